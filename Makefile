@@ -1,0 +1,43 @@
+# The one list of commands; CI calls the same names.
+#   make up      everything on this machine: launcher, MLflow, the demo project (Ctrl-C stops it)
+#   make test    every tier of tests that can run here; what cannot is named with its reason
+#   make check   format, lint, types, import rules, spelling, house rules of the docs
+#   make bench   the figures of docs/benchmarks.md
+#   make lock    the hashed locks, from pyproject.toml
+.PHONY: up down test check fix bench lock env clean
+
+PY := .venv/bin/python
+PORT ?= 8765
+ARGS ?=
+
+env:
+	@sh hub/deploy/bootstrap.sh
+
+up: env
+	@exec .venv/bin/slicelift up --port $(PORT) $(ARGS)
+
+down: env
+	@.venv/bin/slicelift down $(ARGS)
+
+test: env
+	@$(PY) tests/tiers.py $(ARGS)
+
+check: env
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+	.venv/bin/codespell
+
+fix: env
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: env
+	@$(PY) -m bench $(ARGS)
+
+lock: env
+	@sh hub/deploy/lock.sh
+
+clean:
+	rm -rf .venv .build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Where gangs run: the `Backend` interface, and one module per kind."""

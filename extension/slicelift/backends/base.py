@@ -1,0 +1,70 @@
+"""The one seam between a launcher and whatever runs jobs.
+
+A backend renders, submits, looks, cancels and reads; it keeps no state of its own beyond what it runs, so that a
+restarted launcher finds everything again by handle. A backend never decides whether a job may run:
+policy, queue and slots come before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from slicelift.models import JobSpec, JobStatus
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What one start of a job needs beside its spec.
+
+    `token` opens only this attempt's calls at `launcher_url`; `slice_uuid` is the leased MIG device, or None.
+    """
+
+    attempt_id: str
+    run_id: str
+    promotion_id: str
+    attempt: int
+    launcher_url: str
+    token: str
+    slice_uuid: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """The outcome of a cancel. `gone` only after a search found nothing; else `left` names what lives."""
+
+    gone: bool
+    killed: int = 0
+    left: tuple[str, ...] = ()
+
+
+class Backend(Protocol):
+    """Runs gangs. All methods block; the launcher calls them from worker threads."""
+
+    name: str
+
+    def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
+        """The dry run: everything that would be submitted, without secrets. Pure."""
+        ...
+
+    def submit(self, spec: JobSpec, attempt: Attempt) -> str:
+        """Start the gang and return its handle. Idempotent on `attempt.attempt_id`.
+
+        Raises `SliceliftError` when the start is impossible (disk full, interpreter gone).
+        """
+        ...
+
+    def status(self, handle: str) -> JobStatus:
+        """One look. A handle that nobody knows any more gives UNKNOWN with the reason, never an error."""
+        ...
+
+    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
+        """End the whole process tree and prove it. Safe to repeat, also on a job that is over."""
+        ...
+
+    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> None:
+        """Free what a finished attempt still holds on disk once its outputs and logs are in the store."""
+        ...

@@ -1,0 +1,105 @@
+"""Runs every tier of tests that can run here, and says aloud which it leaves out and why.
+
+    python tests/tiers.py [TIER ...] [-- PYTEST ARGUMENTS]
+
+A tier named in SLICELIFT_REQUIRE (comma separated, or `all`) must run: there a reason to skip is a failure, and so is a
+skipped test inside it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """One group of tests with one reason why it might not run."""
+
+    name: str
+    what: str
+    arguments: tuple[str, ...]
+    lacks: Callable[[], str] = lambda: ""
+
+
+def _no_root() -> str:
+    return "" if os.geteuid() == 0 else "read-only mounts and users of their own need root"
+
+
+def _no_demo_repository() -> str:
+    return "" if (ROOT / ".git").exists() else "this is no git clone, and a promotion needs one"
+
+
+TIERS = (
+    Tier(name="unit", what="one room at a time, real git, DVC and processes", arguments=("tests/unit",)),
+    Tier(name="server", what="the real launcher over HTTP", arguments=("tests/server",)),
+    Tier(name="mlflow", what="the real MLflow server", arguments=("tests/mlflow",)),
+    Tier(
+        name="notebooks",
+        what="the demos, by nbval",
+        arguments=("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120", "notebooks"),
+        lacks=_no_demo_repository,
+    ),
+    Tier(
+        name="e2e",
+        what="make up, promote, faults and kills, from outside",
+        arguments=("tests/e2e", "-m", "not needs_root"),
+        lacks=_no_demo_repository,
+    ),
+    Tier(
+        name="root",
+        what="what only root can show: read-only mounts",
+        arguments=("tests", "-m", "needs_root"),
+        lacks=_no_root,
+    ),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 0 when every tier that ran passed and no required one was left out."""
+    names, _, extra = _split(arguments)
+    unknown = set(names) - {tier.name for tier in TIERS}
+    if unknown:
+        print(f"no such tier: {', '.join(sorted(unknown))}; there are {', '.join(t.name for t in TIERS)}")
+        return 2
+    chosen = [tier for tier in TIERS if not names or tier.name in names]
+    results = [(tier, *_run(tier, extra)) for tier in chosen]
+    print("\ntiers")
+    for tier, outcome, seconds in results:
+        print(f"  {tier.name:<10} {outcome:<40} {seconds:6.0f} s   {tier.what}")
+    return int(any(outcome.startswith(("failed", "required")) for _, outcome, _ in results))
+
+
+def _split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], "--", arguments[at + 1 :]
+
+
+def _run(tier: Tier, extra: list[str]) -> tuple[str, float]:
+    reason, start = tier.lacks(), time.monotonic()
+    if reason:
+        print(f"\n— {tier.name}: not run, {reason}", flush=True)
+        return (f"required, but {reason}" if _required(tier.name) else f"skipped: {reason}"), 0.0
+    print(f"\n— {tier.name}: {tier.what}", flush=True)
+    if tier.name == "notebooks":
+        subprocess.run([sys.executable, str(ROOT / "notebooks" / "prepare_demo.py")], cwd=ROOT, check=True)
+    environment = os.environ | {"SLICELIFT_NO_SKIP": "1" if _required(tier.name) else ""}
+    command = [sys.executable, "-m", "pytest", "-q", *tier.arguments, *extra]
+    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    return ("passed" if code == 0 else f"failed (pytest exit {code})"), time.monotonic() - start
+
+
+def _required(name: str) -> bool:
+    wanted = os.environ.get("SLICELIFT_REQUIRE", "").replace(" ", "").split(",")
+    return name in wanted or "all" in wanted
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
