@@ -78,6 +78,7 @@ class Unavailable(SliceliftError):
     """A part is away for now (launcher, tracker, remote); the same call may work later."""
 
     http_status = 503
+    exit_code = 3
 
 
 _BY_STATUS: dict[int, type[SliceliftError]] = {

@@ -8,9 +8,11 @@ ignored, so an older reader survives a newer writer.
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -270,6 +272,7 @@ class RunView:
     ended: float | None = None
     latest: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     dropped_points: int = 0
+    ranks: tuple[Mapping[str, Any], ...] = ()
     tracker: str = "unknown"
     history: tuple[StatusChange, ...] = ()
     models: tuple[ModelVersionView, ...] = ()
@@ -284,6 +287,36 @@ def to_dict(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_dict(item) for item in value]
     return value.value if isinstance(value, StrEnum) else value
+
+
+def locate(places: Sequence[LinePlace | None], line: int) -> LinePlace | None:
+    """Where line `line` (from 1) of promoted.py comes from; None for a line of ours or past the end."""
+    return places[line - 1] if 0 < line <= len(places) else None
+
+
+def places_from_json(text: str) -> tuple[LinePlace | None, ...]:
+    """Read promoted.map.json, that is `to_dict(script.places)`. Raises ValueError or TypeError if it is not one."""
+    return tuple(None if row is None else from_dict(LinePlace, row) for row in json.loads(text))
+
+
+def map_traceback(text: str, script_path: str, *, places: Sequence[LinePlace | None], notebook: str) -> str:
+    """Rewrite the frames of promoted.py to `notebook.ipynb, cell C, line L, in f`; the rest stays as it is.
+
+    A frame is ours when its file ends like `script_path`: a rank sees it below another folder. Lines that
+    slicelift added itself keep their place in promoted.py.
+    """
+    ours = re.compile(
+        rf'^(?P<lead>[ |]*)File "[^"\n]*{re.escape(script_path)}", line (?P<line>\d+)(?P<rest>.*)', re.MULTILINE
+    )
+
+    def told(match: re.Match[str]) -> str:
+        place = locate(places, int(match["line"]))
+        if place is None:
+            return match[0]
+        rest = re.sub(r"^, in _slicelift_\w+", ", in <module>", match["rest"])
+        return f"{match['lead']}{place.file or notebook}, cell {place.cell}, line {place.line}{rest}"
+
+    return ours.sub(told, text)
 
 
 def from_dict(kind: type[T], data: Any) -> T:

@@ -65,7 +65,7 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """A GPU that can be sliced. `placements`: "printed", "secondary" or "inferred" (mig.json says by whom)."""
+    """A GPU that can be sliced. `placements`: "printed", "secondary" or "inferred"; mig.json says by whom."""
 
     name: str
     title: str
@@ -174,7 +174,7 @@ def plain(product: str) -> tuple[Slice, ...]:
 
 
 def classic(product: str) -> tuple[Slice, ...]:
-    """One plain slice per number of compute slices, the smaller memory: what the published layouts are made of."""
+    """The plain slice of least memory for each number of compute slices: what published layouts show."""
     smallest: dict[int, Slice] = {}
     for item in plain(product):
         smallest.setdefault(item.compute_slices, item)
@@ -187,13 +187,15 @@ def fits(memory_gib: float, *, product: str) -> Slice | None:
 
 
 def nearest(name: str, free: Mapping[str, int], *, product: str) -> Slice | None:
-    """What to offer when `name` is taken: the smallest free slice that does as much, else the largest free one.
+    """What to offer when `name` is taken: the smallest free slice that does as much, else the largest free.
 
     `free` counts free instances by slice name; names of other products are passed over.
     """
     wanted = get(name, product=product)
     left = [s for s in plain(product) if free.get(s.name, 0) > 0 and s.name != wanted.name]
-    enough = [s for s in left if s.memory_gib >= wanted.memory_gib and s.compute_slices >= wanted.compute_slices]
+    enough = [
+        s for s in left if s.memory_gib >= wanted.memory_gib and s.compute_slices >= wanted.compute_slices
+    ]
     return enough[0] if enough else left[-1] if left else None
 
 
@@ -209,7 +211,10 @@ def legal(layout: Iterable[Placement], *, product: str) -> bool:
 
 
 def layouts(product: str, *, names: Iterable[str] | None = None) -> tuple[Layout, ...]:
-    """All maximal layouts of one GPU (none can take another instance), sorted; of `classic` slices unless named."""
+    """All maximal layouts of one GPU (none can take another instance), sorted.
+
+    Of the `classic` slices unless `names` says of which.
+    """
     gpu = _product(product)
     kinds = classic(product) if names is None else tuple(get(name, product=product) for name in names)
     options = tuple(Placement(start, kind.name) for kind in kinds for start in kind.starts)
@@ -218,12 +223,13 @@ def layouts(product: str, *, names: Iterable[str] | None = None) -> tuple[Layout
 
 
 def arrange(wanted: Mapping[str, int], *, product: str, busy: Layout = ()) -> Layout | None:
-    """Places for `wanted` (slice name -> count) beside the instances in `busy`, or None when there is no room.
+    """Places for `wanted` (slice name -> count) beside the instances in `busy`; None when there is no room.
 
     The largest are placed first: small ones first may leave holes that no 3g fits into.
     """
     kinds = [get(name, product=product) for name, count in wanted.items() for _ in range(count)]
-    if len(kinds) + len(busy) > _product(product).memory_slices:
+    taken = [get(place.name, product=product) for place in busy]
+    if not _within_counts(kinds + taken, _product(product)):
         return None
     kinds.sort(key=_by_size, reverse=True)
     return _arrange(busy, tuple(kinds), product)
@@ -280,7 +286,9 @@ def _arrange(busy: Layout, kinds: tuple[Slice, ...], product: str) -> Layout | N
 
 def _name_hint(name: str) -> str:
     if re.match(r"\d+c\.", name):
-        return "A compute instance (1c.3g.20gb) has no resource of its own: name the whole slice, as in 3g.20gb."
+        return (
+            "A compute instance (1c.3g.20gb) has no resource of its own: name the whole slice, as in 3g.20gb."
+        )
     return "A name is like 1g.10gb, 3g.40gb, 1g.10gb+me or 1g.24gb+gfx."
 
 

@@ -1,0 +1,186 @@
+"""The agent of a local attempt as seen from outside: start it, look at it, interrupt it, end what it left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+
+from slicelift.errors import SliceliftError
+from slicelift.models import Failure, Status, to_dict
+from slicelift.runtime import processes
+from slicelift.runtime.folder import AttemptFolder, lock_is_held, locked, read_json, read_object
+from slicelift.runtime.launch import inherited
+from slicelift.runtime.processes import MARKER, Ending, Tree
+
+# agents of this process whose exit status was not collected yet
+_unreaped: set[int] = set()
+_RETRY_SECONDS = 10.0
+
+
+class AgentHandle:
+    """One attempt's agent. Holds no state of its own: every answer is read anew."""
+
+    def __init__(self, folder: AttemptFolder) -> None:
+        self._folder = folder
+
+    def begun(self) -> bool:
+        """True once the attempt has, or had, an agent, or has ended without one."""
+        return self._folder.exit.exists() or self._folder.agent.exists() or self._lock_held()
+
+    def alive(self) -> bool:
+        """True while the agent's process lives (a stopped one lives)."""
+        _reap()
+        key = self.key()
+        return processes.alive(key) if key else self._lock_held()
+
+    def lost(self) -> bool:
+        """True when there was an agent and it is dead. Ask only after `alive` said no."""
+        return self._folder.agent.exists() and not self._folder.exit.exists()
+
+    def key(self) -> tuple[int, int] | None:
+        """(pid, start time) of the agent, None before it wrote them or when it ran in another boot."""
+        told = read_object(self._folder.agent)
+        if not told or told.get("boot_id") != processes.boot_id():
+            return None
+        return (int(told["pid"]), int(told["start_time"]))
+
+    def spawn(self, *options: str) -> None:
+        """Start an agent, detached: own session, no terminal, output into agent.log."""
+        root = self._folder.root
+        # -S: the agent is standard library only, and site-packages would cost it a third of its start
+        command = [sys.executable, "-S", "-P", "-m", "slicelift.runtime.agent", *options, str(root)]
+        variables = {"PYTHONPATH": str(self._folder.runtime), MARKER: root.name}
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        pid = os.posix_spawn(
+            sys.executable,
+            command,
+            {**inherited(os.environ), **variables},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(self._folder.agent_log), append, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD),
+        )
+        _unreaped.add(pid)
+
+    def wait_begun(self, seconds: float) -> None:
+        """Wait until the agent has said who it is. Raises SliceliftError when it ended before that."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._folder.agent.exists():
+                return
+            if not self._starting():
+                raise SliceliftError(
+                    "agent-start-failed",
+                    f"The agent of {self._folder.root.name} ended at once: {self._last_words()}",
+                    f"Its output is in {self._folder.agent_log}.",
+                )
+            time.sleep(0.005)
+
+    def wait_gone(self, seconds: float) -> None:
+        """Wait until the agent has delivered everything and is gone, or for `seconds`."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.alive():
+            time.sleep(0.02)
+
+    def interrupt(self) -> None:
+        """SIGTERM to the living agent, and SIGCONT in case it is stopped. One that is dead is left alone."""
+        key = self.key()
+        found = processes.look(key[0]) if key else None
+        if found is not None and found.key == key:
+            processes.send(found, signal.SIGTERM)
+            processes.send(found, signal.SIGCONT)
+
+    def deliver_if_left(self) -> None:
+        """Start a delivering agent when the attempt is over, not delivered, and its agent is dead."""
+        folder = self._folder
+        if folder.delivered.exists() or not folder.agent.exists() or self.alive():
+            return
+        # a status is asked several times a second; an agent that cannot start is not tried as often
+        tried = folder.root / "deliver.tried"
+        with suppress(OSError):
+            if not tried.exists() or time.time() - tried.stat().st_mtime > _RETRY_SECONDS:
+                tried.touch()
+                self.spawn("--deliver")
+
+    def tree(self, *, with_agent: bool) -> Tree:
+        """How to find the attempt's processes; the agent itself is spared unless `with_agent`."""
+        key = self.key()
+        told = read_object(self._folder.agent)
+        known = read_json(self._folder.seen) if key else None
+        return Tree(
+            attempt_id=self._folder.root.name,
+            agent=key,
+            known=frozenset((int(pid), int(start)) for pid, start in known or ()),
+            mount_namespace=str(told.get("mount_namespace", "")) if key else "",
+            spare=frozenset() if with_agent or not key else frozenset((key[0],)),
+        )
+
+    def _lock_held(self) -> bool:
+        return lock_is_held(self._folder.root / "agent.lock")
+
+    def _starting(self) -> bool:
+        marked = Tree(attempt_id=self._folder.root.name)
+        _reap()
+        return bool(processes.find(marked)) or self._folder.agent.exists()
+
+    def _last_words(self) -> str:
+        try:
+            lines = self._folder.agent_log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return "it wrote nothing."
+        return lines[-1] if lines else "it wrote nothing."
+
+
+def settle(folder: AttemptFolder, agent: AgentHandle, *, reason: str | None = None) -> Ending:
+    """End all that is left of the attempt and write its exit status if its agent did not.
+
+    With an exit status in place the agent is spared: it only delivers. Idempotent.
+    """
+    with locked(folder.root / "submit.lock"):
+        over = folder.exit.exists()
+        tree = agent.tree(with_agent=not over)
+        ending = processes.end(lambda: processes.find(tree), grace_seconds=0)
+        # an agent that was just writing its exit status has the last word
+        if not folder.exit.exists() and not ending.left:
+            folder.write_last(folder.exit, _unwitnessed(folder, agent, reason=reason, ending=ending))
+    return ending
+
+
+def _unwitnessed(
+    folder: AttemptFolder, agent: AgentHandle, *, reason: str | None, ending: Ending
+) -> dict[str, object]:
+    """The exit status of an attempt whose agent cannot tell it."""
+    wish = read_object(folder.cancel)
+    base: dict[str, object] = {"exit_code": None, "failure": None, "ended": time.time()}
+    if reason is not None or wish:
+        killed = str(reason or wish.get("reason", ""))
+        return {**base, "status": Status.KILLED.value, "reason": killed, "message": killed}
+    cause = "the machine was restarted" if agent.key() is None else "it was killed"
+    message = (
+        f"The job's agent is gone without an exit status ({cause}). "
+        f"{ending.found} processes of the job were ended; `slicelift retry` starts it again."
+    )
+    return {
+        **base,
+        "status": Status.FAILED.value,
+        "reason": "agent-lost",
+        "message": message,
+        "failure": to_dict(Failure(message=message)),
+    }
+
+
+def _reap() -> None:
+    for pid in list(_unreaped):
+        try:
+            done, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            done = pid
+        if done:
+            _unreaped.discard(pid)

@@ -1,0 +1,246 @@
+"""Jobs on this machine: an agent per attempt, in its own session, that outlives whoever started it.
+
+Everything the backend knows lies in the attempt's folder, so a restarted launcher finds its jobs again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from slicelift.backends.agents import AgentHandle, settle
+from slicelift.backends.base import Attempt, Manifest, Proof
+from slicelift.errors import NotFound, SliceliftError, UserError
+from slicelift.models import Failure, JobSpec, JobStatus, Status, from_dict, to_dict
+from slicelift.runtime.folder import AttemptFolder, locked, read_object, write_json
+from slicelift.runtime.launch import GRACE_SECONDS, gang_command, gang_variables
+
+_PREFIX = "local://"
+_START_SECONDS = 30.0
+# patience with an agent beyond the grace of its gang, before the backend ends everything itself
+_AGENT_SECONDS = 5.0
+
+
+class Local:
+    """The backend "local". `home` is SLICELIFT_HOME; attempts lie in `home/attempts/<attempt id>`."""
+
+    name = "local"
+
+    def __init__(self, home: Path) -> None:
+        self.home = home.absolute()
+
+    def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
+        """What `submit` would start, as a dict without token and secrets. Pure."""
+        folder = self.folder(attempt.attempt_id)
+        request = self._request(spec, attempt)
+        uri = "(the agent, on loopback)"
+        return {
+            "kind": "LocalGang",
+            "name": spec.name,
+            "attempt": attempt.attempt_id,
+            "workers": spec.workers,
+            "interpreter": spec.python,
+            "command": gang_command(spec, folder),
+            "cwd": str(folder.workspace / spec.cwd),
+            "environment": gang_variables(spec, request, folder=folder, tracking_uri=uri),
+            "secrets": list(spec.secrets),
+            "data": [
+                {"path": ref.path, "md5": ref.md5, "size_bytes": ref.size_bytes, "read_only": True}
+                for ref in spec.data
+            ],
+            "slots": spec.workers,
+            "gpus_per_worker": spec.gpus_per_worker,
+            "slice": spec.slice,
+            "slice_uuid": attempt.slice_uuid,
+            "limits": {"grace_seconds": GRACE_SECONDS, "restarts": 0},
+        }
+
+    def submit(self, spec: JobSpec, attempt: Attempt) -> str:
+        """Start the attempt's agent, once for ever: an attempt that ran or was cancelled is not run again.
+
+        Safe to repeat, at the same time too, and after a kill between any two of its steps. Raises
+        `UserError` "interpreter-missing" and `SliceliftError` "attempt-disk-full" or "agent-start-failed".
+        """
+        folder = self.folder(attempt.attempt_id)
+        try:
+            folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(folder.root / "submit.lock"):
+                if not AgentHandle(folder).begun():
+                    self._start(folder, spec, attempt)
+        except OSError as error:
+            raise _no_room(folder, error) from error
+        return _PREFIX + attempt.attempt_id
+
+    def status(self, handle: str) -> JobStatus:
+        """One look. An agent that died without an exit status has its processes ended first: FAILED, "agent-lost".
+
+        UNKNOWN with reason "never-started" says that a `submit` was cut off and may be repeated. The phase
+        "delivering" beside a terminal status says that the agent still sends what the job left.
+        """
+        folder = self._known(handle)
+        if folder is None:
+            return JobStatus(
+                status=Status.UNKNOWN,
+                reason="no-such-attempt",
+                message=f"This machine holds no folder for {handle}.",
+            )
+        agent = AgentHandle(folder)
+        if not folder.exit.exists() and not agent.alive() and agent.lost():
+            try:
+                settle(folder, agent)
+            except OSError as error:
+                return JobStatus(status=Status.UNKNOWN, reason="attempt-disk-full", message=str(error))
+        if folder.exit.exists():
+            agent.deliver_if_left()
+            return _ended(folder, agent)
+        return _under_way(folder, agent)
+
+    def cancel(self, handle: str, *, reason: str, grace_seconds: float = GRACE_SECONDS) -> Proof:
+        """End every process of the attempt and prove it; the attempt ends KILLED with this reason.
+
+        Takes at most `grace_seconds` + 20 s. The agent ends its gang and then itself; when it is dead, does
+        not react or never came up, this process does it. On a job that is over it only searches and proves.
+        An agent that lives on to deliver logs and points to a launcher that is away does not count as left.
+        """
+        folder = self._known(handle)
+        if folder is None:
+            return Proof(gone=True)
+        agent = AgentHandle(folder)
+        if not folder.exit.exists():
+            self._ask(folder, agent, reason=reason, grace_seconds=grace_seconds)
+        if folder.exit.exists():
+            agent.wait_gone(_AGENT_SECONDS)
+        ending = settle(folder, agent, reason=reason)
+        told = read_object(folder.exit).get("ended_processes", 0)
+        return Proof(gone=not ending.left, killed=ending.found + int(told), left=ending.left)
+
+    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> None:
+        """Remove the attempt's folder but for the names in `keep`. Does nothing while it runs or delivers."""
+        folder = self._known(handle)
+        if folder is None or not folder.exit.exists() or AgentHandle(folder).alive():
+            return
+        kept = {name for name, wanted in (keep or {}).items() if wanted}
+        # the exit status is what says that this attempt is over: it goes last, with the folder
+        for entry in sorted(folder.root.iterdir(), key=lambda item: item == folder.exit):
+            if entry.name in kept or (kept and entry == folder.exit):
+                continue
+            _remove(entry)
+        if not kept:
+            shutil.rmtree(folder.root, ignore_errors=True)
+
+    def folder(self, attempt_id: str) -> AttemptFolder:
+        """The folder of an attempt, whether it exists or not. Raises NotFound on what is no attempt id."""
+        if not attempt_id.replace("-", "").isalnum() or not attempt_id.isascii():
+            raise NotFound("no-such-attempt", f"{attempt_id!r} is not the id of an attempt.")
+        return AttemptFolder(self.home / "attempts" / attempt_id)
+
+    def _known(self, handle: str) -> AttemptFolder | None:
+        try:
+            folder = self.folder(handle.removeprefix(_PREFIX))
+        except NotFound:
+            return None
+        return folder if folder.root.is_dir() else None
+
+    def _request(self, spec: JobSpec, attempt: Attempt) -> dict[str, object]:
+        """The content of agent.json but for the token."""
+        return {
+            "attempt_id": attempt.attempt_id,
+            "run_id": attempt.run_id,
+            "promotion_id": attempt.promotion_id,
+            "attempt": attempt.attempt,
+            "launcher_url": attempt.launcher_url,
+            "state_file": str(self.home / "launcher.json"),
+            "cache": str(self.home / "cache"),
+            "checkpoints": str(self.home / "checkpoints" / attempt.run_id),
+            "slice_uuid": attempt.slice_uuid,
+            "spec": to_dict(spec),
+        }
+
+    def _start(self, folder: AttemptFolder, spec: JobSpec, attempt: Attempt) -> None:
+        if not os.access(spec.python, os.X_OK):
+            raise UserError(
+                "interpreter-missing",
+                f"The job's Python interpreter {spec.python} does not exist or cannot be run.",
+                "Choose an installed kernel for the notebook, or name an interpreter with --python.",
+            )
+        write_json(folder.request, {**self._request(spec, attempt), "token": attempt.token})
+        _copy_runtime(folder.runtime / "slicelift")
+        agent = AgentHandle(folder)
+        agent.spawn()
+        agent.wait_begun(_START_SECONDS)
+
+    def _ask(self, folder: AttemptFolder, agent: AgentHandle, *, reason: str, grace_seconds: float) -> None:
+        """Have the agent end its job, as long as it lives and reacts."""
+        wish = {"reason": reason, "grace_seconds": grace_seconds, "time": time.time()}
+        with locked(folder.root / "submit.lock"):
+            # on a full disk the agent still gets the signal, only not the words
+            with suppress(OSError):
+                folder.write_last(folder.cancel, wish)
+            if not agent.begun():
+                return
+        agent.interrupt()
+        until = time.monotonic() + grace_seconds + _AGENT_SECONDS
+        while time.monotonic() < until and not folder.exit.exists() and agent.alive():
+            time.sleep(0.02)
+
+
+def _under_way(folder: AttemptFolder, agent: AgentHandle) -> JobStatus:
+    if not agent.begun():
+        return JobStatus(
+            status=Status.UNKNOWN,
+            reason="never-started",
+            message="The start of this attempt was cut off before its agent ran; submitting it again starts it.",
+        )
+    told = read_object(folder.state)
+    phase = str(told.get("state", "starting"))
+    status = Status.RUNNING if phase == "running" else Status.STARTING
+    if folder.cancel.exists():
+        status = Status.CANCELLING
+    return JobStatus(status=status, phase=phase, message=str(told.get("message", "")))
+
+
+def _ended(folder: AttemptFolder, agent: AgentHandle) -> JobStatus:
+    told = read_object(folder.exit)
+    failure = told.get("failure")
+    return JobStatus(
+        status=Status(told.get("status", Status.FAILED.value)),
+        phase="delivering" if agent.alive() and not folder.delivered.exists() else "ended",
+        reason=str(told.get("reason", "")),
+        message=str(told.get("message", "")),
+        failure=from_dict(Failure, failure) if failure else None,
+        exit_code=told.get("exit_code"),
+    )
+
+
+def _copy_runtime(target: Path) -> None:
+    """Facade, words and runtime as they are now: an upgrade of the launcher does not reach a running job."""
+    source = Path(sys.modules["slicelift.errors"].__file__ or "").parent
+    if target.exists():
+        return
+    partial = target.with_name(f".slicelift.{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for name in ("__init__.py", "_version.py", "errors.py", "models.py", "py.typed"):
+        shutil.copy2(source / name, partial / name)
+    shutil.copytree(source / "runtime", partial / "runtime", ignore=shutil.ignore_patterns("*.tmp"))
+    partial.rename(target)
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)
+
+
+def _no_room(folder: AttemptFolder, error: OSError) -> SliceliftError:
+    return SliceliftError(
+        "attempt-disk-full" if error.errno in (28, 122) else "attempt-folder-failed",
+        f"The folder of the attempt, {folder.root}, cannot be written: {error.strerror or error}.",
+        "Free space or mend the rights of that folder, then submit again: the job keeps its place.",
+    )

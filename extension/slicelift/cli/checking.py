@@ -1,0 +1,86 @@
+"""A notebook looked at without running it: findings, and the file that it becomes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slicelift.cli.access import json_option
+from slicelift.cli.findings import as_entries, counted, finding_lines
+from slicelift.cli.options import notebook_argument, parameters_option, python_option
+from slicelift.cli.outcomes import FAILED, FINE
+from slicelift.cli.printing import dim, plural, print_json, remark
+
+if TYPE_CHECKING:
+    from slicelift.preflight import Report
+
+
+@click.command()
+@notebook_argument
+@python_option
+@parameters_option
+@json_option
+def preflight(notebook: Path, python: str | None, parameters: dict[str, str], as_json: bool) -> int:
+    """Check a notebook without running it. Exit status 1 when it is refused."""
+    from slicelift.promotion import check
+
+    report = check(notebook, python=python, parameters=parameters)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print("\n".join(_told(report)))
+    return FINE if report.verdict == "ok" else FAILED
+
+
+@click.command()
+@notebook_argument
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file instead."
+)
+@python_option
+@parameters_option
+@json_option
+def script(
+    notebook: Path, output: Path | None, python: str | None, parameters: dict[str, str], as_json: bool
+) -> int:
+    """Print the Python file that a notebook becomes, and nothing else.
+
+    With --json the object holds it as `source`. Parameters given with -p become the defaults' overrides only
+    when the file runs, so they do not change it; they are checked.
+    """
+    from slicelift.promotion import check, refuse_errors
+
+    report = check(notebook, python=python, parameters=parameters)
+    refuse_errors(report)
+    assert report.script is not None  # noqa: S101 - a report without an error has a script
+    if output is not None:
+        output.write_bytes(report.script.source.encode())
+        remark(f"Wrote {output}.")
+    if as_json:
+        print_json({"notebook": str(notebook), "source": report.script.source})
+    elif output is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(report.script.source.encode())
+        sys.stdout.flush()
+    return FINE
+
+
+def _told(report: Report) -> list[str]:
+    """Verdict first, then the findings by cell, each with its line of source."""
+    findings = as_entries(report.findings)
+    name = report.notebook.path.name
+    verdict = f"{name} can be promoted" if report.verdict == "ok" else f"{name} cannot be promoted"
+    tally = counted(findings)
+    head = f"{verdict}: {tally}" if tally else verdict
+    sources = {cell.index: cell.source for cell in report.notebook.cells}
+    code = sum(1 for cell in report.notebook.cells if cell.is_code)
+    chosen = f"{len(report.selected_cells)} of {plural(code, 'code cell')} travel"
+    given = ", ".join(f"{name} = {value!r}" for name, value in (report.parameters or {}).items())
+    facts = [chosen, f"parameters {given}" if given else "no parameters"]
+    if report.environment:
+        facts.append(f"Python {report.environment.python_version}")
+    lines = [head, dim(" · ".join(facts))]
+    return [*lines, "", *finding_lines(findings, sources=sources)] if findings else lines

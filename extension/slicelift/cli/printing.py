@@ -1,0 +1,129 @@
+"""Words and numbers as the command line prints them: sizes, times, tables, and JSON as the last line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+_MEMORY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One object on one line of stdout. NaN and the infinities become strings, as in the HTTP API."""
+    ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    print(json.dumps(exact(value), ensure_ascii=ascii_only, allow_nan=False), flush=True)
+
+
+def exact(value: Any) -> Any:
+    """The same value in what strict JSON can hold."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {str(key): exact(item) for key, item in value.items()}
+    return [exact(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def complain(message: str, hint: str = "", *, lines: Sequence[str] = ()) -> None:
+    """What was asked and found on the first line of stderr, the way on in the last."""
+    text = "\n".join(line for line in (f"{_red('error')}: {message}", *lines, hint) if line)
+    print(text, file=sys.stderr, flush=True)
+
+
+def remark(message: str) -> None:
+    """Something worth knowing that changes nothing: to stderr, so that stdout stays clean."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def size(count: float) -> str:
+    """Bytes of files in decimal units: `1.2 MB`."""
+    return _scaled(count, base=1000, units=_BYTE_UNITS)
+
+
+def memory(count: float) -> str:
+    """Bytes of memory in binary units: `412 MiB`."""
+    return _scaled(count, base=1024, units=_MEMORY_UNITS)
+
+
+def duration(seconds: float) -> str:
+    """`0.3 s`, `12 s`, `3 min 12 s`, `1 h 02 min`."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes == 0:
+        return f"{rest} s"
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours} h {minutes_left:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def ago(moment: float, *, now: float | None = None) -> str:
+    """How long since a Unix time, coarse: `just now`, `12 s ago`, `2 days ago`."""
+    passed = (time.time() if now is None else now) - moment
+    if passed < 2:
+        return "just now"
+    if passed < 2 * 86400:
+        return f"{duration(round(passed))} ago" if passed >= 10 else f"{round(passed)} s ago"
+    return f"{int(passed // 86400)} days ago"
+
+
+def number(value: object) -> str:
+    """A metric's value for reading: four significant digits, NaN and infinities as themselves."""
+    if not isinstance(value, int | float | str):
+        return "-"
+    figure = float(value)
+    if not math.isfinite(figure):
+        return "NaN" if math.isnan(figure) else ("∞" if figure > 0 else "-∞")
+    if figure.is_integer() and abs(figure) < 1e6:
+        return str(int(figure))
+    return f"{figure:.4g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 cell`, `12 cells`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}".replace(",", " ")
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns by display width (a Chinese character takes two), two spaces apart, nothing cut."""
+    lines = [list(headings), *[list(row) for row in rows]]
+    widths = [max(width(line[column]) for line in lines) for column in range(len(headings))]
+    return "\n".join(_padded(line, widths) for line in lines)
+
+
+def width(text: str) -> int:
+    """Terminal cells that `text` takes."""
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def dim(text: str) -> str:
+    """Grey on a terminal, plain elsewhere."""
+    return _coloured(text, "2", sys.stdout)
+
+
+def _padded(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cell + " " * (wide - width(cell)) for cell, wide in zip(cells, widths, strict=True)]
+    return "  ".join(padded).rstrip()
+
+
+def _scaled(count: float, *, base: int, units: Sequence[str]) -> str:
+    step = 0
+    while count >= base and step < len(units) - 1:
+        count, step = count / base, step + 1
+    return f"{count:.0f} {units[step]}" if step == 0 or count >= 100 else f"{count:.1f} {units[step]}"
+
+
+def _red(text: str) -> str:
+    return _coloured(text, "31", sys.stderr)
+
+
+def _coloured(text: str, code: str, stream: Any) -> str:
+    """Colour only where a terminal shows it and nobody asked for none (https://no-color.org)."""
+    wanted = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return f"\x1b[{code}m{text}\x1b[0m" if wanted else text

@@ -1,0 +1,195 @@
+"""The ranks of one node: `python -P -m slicelift.runtime.gang --nproc N SCRIPT [ARGUMENT...]`.
+
+Runs in the kernel's interpreter, in the folder the ranks are to work in, with SLICELIFT_ATTEMPT_DIR set. The
+outcome is written to gang.json by rename: `{exit_code, failures: [{rank, exit_code, exception, message, time,
+error}]}`, the first trigger first. One failed rank ends all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from slicelift.runtime.deaths import Deaths
+from slicelift.runtime.failures import Exit, collect
+from slicelift.runtime.folder import write_json
+from slicelift.runtime.world import world
+
+RANK = Path(__file__).resolve().with_name("rank.py")
+# how long a rank may take to end after SIGTERM before it is killed; torch's own default is 30
+SHUTDOWN_SECONDS = 10
+
+_DEFAULTS = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "TP_SOCKET_IFNAME": "lo",
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_SECONDS),
+}
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: somebody asked the gang to end
+    """The gang was told to end by a signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the gang to its end and write gang.json. Returns the exit code for the shell (128 + n for a signal)."""
+    options = _parser().parse_args(arguments)
+    folder = world().attempt_folder
+    if folder is None:
+        sys.stderr.write("gang: SLICELIFT_ATTEMPT_DIR is not set; the agent sets it.\n")
+        return 2
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    run = _run_one if options.nproc == 1 else _run_many
+    result = run(folder, options.nproc, [options.script, *options.arguments])
+    write_json(folder / "gang.json", result)
+    code = int(result["exit_code"])
+    return code if code >= 0 else 128 - code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -P -m slicelift.runtime.gang", description=__doc__)
+    parser.add_argument("--nproc", type=int, default=1, help="how many ranks")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    return parser
+
+
+def _run_one(folder: Path, _: int, command: list[str]) -> dict[str, Any]:
+    """A world of one needs no torch; MASTER_ADDR and MASTER_PORT are there for those who use it all the same."""
+    places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    environment = {**os.environ, **places, **address}
+    # an error file of an outer torchrun is not ours to write
+    environment.pop("TORCHELASTIC_ERROR_FILE", None)
+    start = [sys.executable, "-u", str(RANK), *command]
+    with _signals_raise():
+        process = subprocess.Popen(start, env=environment, start_new_session=True)
+        try:
+            code = process.wait()
+        except Interrupted as request:
+            _end(process, request.number)
+            return {"exit_code": -request.number, "failures": []}
+    return _result(folder, [Exit(rank=0, exit_code=code, time=time.time())])
+
+
+def _run_many(folder: Path, nproc: int, command: list[str]) -> dict[str, Any]:
+    deaths = Deaths(folder, nproc)
+    deaths.start()
+    try:
+        return _result(folder, _torchrun(folder, nproc, command, deaths))
+    except Interrupted as request:
+        return {"exit_code": -request.number, "failures": []}
+    except Exception as error:  # noqa: BLE001 - whatever keeps torchrun from starting ranks goes to the user
+        return {"exit_code": 1, "failures": [_no_gang(error)]}
+    finally:
+        deaths.stop()
+
+
+def _torchrun(folder: Path, nproc: int, command: list[str], deaths: Deaths) -> list[Exit]:
+    """The ends of the failed ranks. Raises ImportError where torch is missing, Interrupted on a signal."""
+    # torch is the user's and takes seconds to load
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    try:
+        run(parse_args(_torchrun_arguments(folder, nproc, command)))
+    except ChildFailedError as failed:
+        codes = {rank: failure.exitcode for rank, failure in failed.failures.items()}
+        return deaths.exits(codes)
+    except SignalException as request:
+        raise Interrupted(int(request.sigval)) from request
+    return []
+
+
+def _torchrun_arguments(folder: Path, nproc: int, command: list[str]) -> list[str]:
+    return [
+        "--standalone",  # its store takes a free port by itself
+        "--local-addr=127.0.0.1",  # else ranks look for the host's name, which need not resolve
+        "--nnodes=1",
+        f"--nproc-per-node={nproc}",
+        "--max-restarts=0",
+        "--monitor-interval=0.1",
+        f"--log-dir={folder / 'scratch' / 'torchrun'}",
+        "--no-python",
+        sys.executable,
+        "-u",
+        str(RANK),
+        *command,
+    ]
+
+
+def _result(folder: Path, exits: list[Exit]) -> dict[str, Any]:
+    failures = collect(folder, exits)
+    return {"exit_code": failures[0]["exit_code"] if failures else 0, "failures": failures}
+
+
+def _no_gang(error: Exception) -> dict[str, Any]:
+    message = str(error)
+    if isinstance(error, ImportError):
+        message = (
+            f"A gang of several workers needs torch, and {sys.executable} cannot import it: {error}. "
+            "Install torch into the kernel's environment, or run with one worker."
+        )
+    return {
+        "rank": None,
+        "exit_code": 1,
+        "exception": type(error).__name__,
+        "message": message,
+        "time": time.time(),
+        "error": None,
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Inside, SIGTERM, SIGINT and SIGHUP raise Interrupted, once."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        for other in numbers:
+            signal.signal(other, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+    try:
+        process.wait(SHUTDOWN_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

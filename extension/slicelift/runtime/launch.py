@@ -1,0 +1,78 @@
+"""Command line and environment of a gang: pure, so that the dry run shows exactly what the agent starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slicelift.models import JobSpec
+from slicelift.runtime.folder import AttemptFolder
+from slicelift.runtime.processes import MARKER
+
+GRACE_SECONDS = 10.0
+# what the launcher's own process may carry and no job must inherit: its rights, its tracker, its modules
+_PRIVATE = ("SLICELIFT_", "JUPYTERHUB_", "JPY_", "MLFLOW_", "TORCHELASTIC_", "CONFIGPROXY_")
+_NAMES = {
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONSAFEPATH",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+}
+
+
+def gang_command(spec: JobSpec, folder: AttemptFolder) -> list[str]:
+    """How the gang is started, in the kernel's interpreter; `-P` keeps the notebook's folder from shadowing us."""
+    script = folder.workspace / spec.script
+    return [spec.python, "-P", "-m", "slicelift.runtime.gang", "--nproc", str(spec.workers), str(script)]
+
+
+def gang_variables(
+    spec: JobSpec, request: Mapping[str, Any], *, folder: AttemptFolder, tracking_uri: str
+) -> dict[str, str]:
+    """The variables a gang gets beside what it inherits; secrets come on top. `request` is agent.json."""
+    variables = {
+        "PYTHONPATH": str(folder.runtime),
+        "PYTHONUNBUFFERED": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        MARKER: str(request["attempt_id"]),
+        "SLICELIFT_RUN_ID": str(request["run_id"]),
+        "SLICELIFT_PROMOTION_ID": str(request["promotion_id"]),
+        "SLICELIFT_ATTEMPT_DIR": str(folder.root),
+        "SLICELIFT_CHECKPOINT_DIR": str(request["checkpoints"]),
+        "SLICELIFT_PARAMETERS": repr(dict(spec.parameters)),
+        "SLICELIFT_MODEL_NAME": spec.model_name,
+        "MLFLOW_TRACKING_URI": tracking_uri,
+    }
+    if request.get("slice_uuid"):
+        variables["CUDA_VISIBLE_DEVICES"] = str(request["slice_uuid"])
+    return variables
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of the launcher's environment that a job may see."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in _NAMES and not name.startswith(_PRIVATE)
+    }
+
+
+def gang_environment(
+    base: Mapping[str, str], variables: Mapping[str, str], secrets: Mapping[str, str]
+) -> dict[str, str]:
+    """What the gang's process is started with. One thread per rank unless the launcher's environment says else."""
+    return {"OMP_NUM_THREADS": "1", **inherited(base), **secrets, **variables}
+
+
+def with_scripts_of(environment: dict[str, str], python: str) -> dict[str, str]:
+    """Put the interpreter's own folder first on PATH, as in an activated environment: `!pip` means its pip."""
+    path = environment.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    return {**environment, "PATH": f"{Path(python).parent}:{path}"}

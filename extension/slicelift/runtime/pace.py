@@ -1,0 +1,80 @@
+"""The metrics that log() adds by itself: time per step, throughput, peak memory."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# peak memory moves slowly and costs a look at /proc or at CUDA's allocator
+MEMORY_SECONDS = 1.0
+
+
+class Pace:
+    """Measures one rank. Not safe for threads: the sink calls it under its lock."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._time = 0.0
+        self._samples = 0.0
+        self._memory_due = 0.0
+
+    def measure(self, step: int, samples: float | None) -> dict[str, float]:
+        """Values for one log() call: seconds per step, steps or samples per second since the last new step.
+
+        Nothing about time for the first step, for more calls at the same step, and when steps go back.
+        """
+        now = time.perf_counter()
+        found = self._speed(now, step, samples)
+        if now >= self._memory_due:
+            self._memory_due = now + MEMORY_SECONDS
+            found.update(peak_memory())
+        return found
+
+    def _speed(self, now: float, step: int, samples: float | None) -> dict[str, float]:
+        last, seconds = self._step, now - self._time
+        if step == last:
+            self._samples += samples or 0.0
+            return {}
+        self._step, self._time = step, now
+        carried, self._samples = self._samples, 0.0
+        if last is None or step < last or seconds <= 0:
+            return {}
+        steps = step - last
+        speed = {"step_time_seconds": seconds / steps}
+        if samples is None:
+            speed["throughput_steps_per_second"] = steps / seconds
+        else:
+            speed["throughput_samples_per_second"] = (carried + samples) / seconds
+        return speed
+
+
+def peak_memory() -> dict[str, float]:
+    """The rank's peak so far in bytes: of its GPU when it uses one through torch, else of the host.
+
+    Never one under the other's name.
+    """
+    gpu = _peak_gpu_bytes()
+    if gpu is not None:
+        return {"peak_gpu_memory_bytes": float(gpu)}
+    return {"peak_host_memory_bytes": float(_peak_host_bytes())}
+
+
+def _peak_gpu_bytes() -> int | None:
+    # never import torch or start CUDA for a figure
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        return int(cuda.max_memory_allocated()) if cuda is not None and cuda.is_initialized() else None
+    except (AttributeError, RuntimeError):  # torch half imported, or CUDA in trouble
+        return None
+
+
+def _peak_host_bytes() -> int:
+    """VmHWM. ru_maxrss is the fallback only: it starts at the peak of the process that started this one."""
+    try:
+        status = Path("/proc/self/status").read_bytes()
+        return int(status.partition(b"VmHWM:")[2].split(None, 1)[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,251 @@
+"""Finding and ending every process of an attempt, and proving that none is left (Linux, /proc).
+
+A process belongs to an attempt when one of these holds: its environment carries the marker
+`SLICELIFT_ATTEMPT=<id>`; it descends from the attempt's agent, which adopts orphans (subreaper); it was
+seen as such a descendant earlier (`Tree.known`); it lives in the agent's own mount namespace. So a child
+that called setsid, forked twice and cleared its environment is still found.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MARKER = "SLICELIFT_ATTEMPT"
+_PR_SET_CHILD_SUBREAPER = 36
+_DEAD = ("Z", "X", "x")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One live process. `start_time` is in clock ticks since boot, so (pid, start_time) never repeats."""
+
+    pid: int
+    start_time: int
+    parent: int = 0
+    state: str = ""
+    name: str = ""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells this process from a later one with the same pid."""
+        return (self.pid, self.start_time)
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid}, state {self.state})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """How to recognise an attempt's processes. `spare` are pids that are never counted or killed."""
+
+    attempt_id: str
+    agent: tuple[int, int] | None = None
+    known: frozenset[tuple[int, int]] = frozenset()
+    mount_namespace: str = ""
+    spare: frozenset[int] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What `end` did: how many distinct processes it found, and which it could not end."""
+
+    found: int
+    left: tuple[str, ...] = ()
+
+
+def look(pid: int) -> Process | None:
+    """The process with this pid, or None when there is none (or only its zombie)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # the name is in brackets and may itself hold brackets and spaces
+    head, _, rest = text.rpartition(")")
+    fields = rest.split()
+    if len(fields) < 20 or fields[0] in _DEAD:
+        return None
+    name = head.partition("(")[2]
+    return Process(pid=pid, state=fields[0], parent=int(fields[1]), start_time=int(fields[19]), name=name)
+
+
+def alive(key: tuple[int, int] | None) -> bool:
+    """True while exactly this process lives; a zombie is dead."""
+    found = look(key[0]) if key else None
+    return found is not None and found.key == key
+
+
+def boot_id() -> str:
+    """Names this boot of the machine: a pid and start time from another boot mean nothing."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def mount_namespace(pid: int | str = "self") -> str:
+    """The mount namespace of a process, for instance `mnt:[4026532201]`; empty when it may not be read."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/mnt").readlink())
+    except OSError:
+        return ""
+
+
+def become_subreaper() -> None:
+    """From now on orphans below this process become its children instead of init's."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphans(spare: Iterable[int] = ()) -> None:
+    """Collect the exit status of adopted children; those in `spare` are left to who waits for them."""
+    spared = set(spare)
+    for pid in _children(os.getpid()):
+        if pid not in spared:
+            _collect(pid)
+
+
+def find(tree: Tree) -> list[Process]:
+    """Every live process of the attempt but the spared ones and the caller."""
+    everyone = _everyone()
+    spare = {*tree.spare, os.getpid()}
+    roots = {pid for pid, process in everyone.items() if process.key in tree.known}
+    if tree.agent and tree.agent[0] in everyone and everyone[tree.agent[0]].key == tree.agent:
+        roots.add(tree.agent[0])
+    roots |= _marked(everyone, tree.attempt_id) | _inhabitants(everyone, tree)
+    return [everyone[pid] for pid in sorted(_with_descendants(everyone, roots)) if pid not in spare]
+
+
+def end(
+    search: Callable[[], list[Process]],
+    *,
+    grace_seconds: float,
+    limit_seconds: float = 10.0,
+    gently: Callable[[list[Process]], list[Process]] = lambda found: found,
+) -> Ending:
+    """SIGTERM to `gently(found)`, `grace_seconds` of patience, then SIGKILL until two searches find nothing.
+
+    A stopped process gets SIGCONT with the SIGTERM so that it can act on it. What still lives after
+    `limit_seconds` of killing (a process in uninterruptible sleep) is named in `left`.
+    """
+    seen: set[tuple[int, int]] = set()
+    if grace_seconds > 0:
+        found = _note(search(), seen)
+        for process in gently(found):
+            send(process, signal.SIGTERM)
+            send(process, signal.SIGCONT)
+        _wait_empty(search, seen, time.monotonic() + grace_seconds)
+    left = _kill_all(search, seen, time.monotonic() + limit_seconds)
+    return Ending(found=len(seen), left=tuple(str(process) for process in left))
+
+
+def send(process: Process, number: signal.Signals) -> bool:
+    """Signal exactly this process: never another one that took its pid meanwhile."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        if not alive(process.key):
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _everyone() -> dict[int, Process]:
+    found = (look(pid) for pid in _pids())
+    return {process.pid: process for process in found if process}
+
+
+def _marked(everyone: dict[int, Process], attempt_id: str) -> set[int]:
+    wanted = f"{MARKER}={attempt_id}".encode()
+    return {pid for pid in everyone if wanted in _environment(pid)}
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _inhabitants(everyone: dict[int, Process], tree: Tree) -> set[int]:
+    """Who lives in the agent's mount namespace, unless that name now belongs to another attempt.
+
+    The kernel gives the number of a namespace away again once its last process is gone.
+    """
+    if not tree.mount_namespace or tree.mount_namespace == mount_namespace():
+        return set()
+    inside = {pid for pid in everyone if mount_namespace(pid) == tree.mount_namespace}
+    own = f"{MARKER}={tree.attempt_id}".encode()
+    markers = {item for pid in inside for item in _environment(pid) if item.startswith(f"{MARKER}=".encode())}
+    return set() if markers - {own} else inside
+
+
+def _with_descendants(everyone: dict[int, Process], roots: set[int]) -> set[int]:
+    below: dict[int, list[int]] = {}
+    for process in everyone.values():
+        below.setdefault(process.parent, []).append(process.pid)
+    found: set[int] = set()
+    queue = list(roots)
+    while queue:
+        pid = queue.pop()
+        if pid not in found:
+            found.add(pid)
+            queue.extend(below.get(pid, ()))
+    return found
+
+
+def _note(found: list[Process], seen: set[tuple[int, int]]) -> list[Process]:
+    seen.update(process.key for process in found)
+    return found
+
+
+def _wait_empty(search: Callable[[], list[Process]], seen: set[tuple[int, int]], until: float) -> None:
+    while time.monotonic() < until and _note(search(), seen):
+        time.sleep(0.05)
+
+
+def _kill_all(
+    search: Callable[[], list[Process]], seen: set[tuple[int, int]], until: float
+) -> list[Process]:
+    """Two empty searches in a row: a fork during the first one is caught by the second."""
+    empty = 0
+    while empty < 2:
+        found = _note(search(), seen)
+        empty = 0 if found else empty + 1
+        if found and time.monotonic() > until:
+            return found
+        for process in found:
+            send(process, signal.SIGKILL)
+        time.sleep(0.02)
+    return []
+
+
+def _children(pid: int) -> list[int]:
+    """Direct children, zombies included."""
+    return [child for child in _pids() if _parent_of(child) == pid]
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(text.rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _collect(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return

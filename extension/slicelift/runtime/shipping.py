@@ -1,0 +1,204 @@
+"""Sending what a job says, while it says it: metric events, logs, and where it stands.
+
+One thread with one connection. It never gives up on a launcher that is away and never stands in the way of
+training: everything waits on disk. A line logged by a rank is with the launcher about 50 ms later.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+from slicelift.errors import Conflict, NotFound, SliceliftError, Unavailable
+from slicelift.runtime.folder import AttemptFolder
+from slicelift.runtime.link import Link
+from slicelift.runtime.streams import Line, Spool, Stream, encode
+from slicelift.runtime.tails import Tail
+
+POLL_SECONDS = 0.05
+HEARTBEAT_SECONDS = 5.0
+LONGEST_BACKOFF_SECONDS = 2.0
+BATCH_POINTS = 1000
+BATCHES_PER_ROUND = 50
+
+
+class Report:
+    """Where the attempt stands, set by the agent and read by the shipper; guarded by a lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._content: dict[str, Any] = {"state": "preparing", "message": "", "ranks": []}
+        self.version = 0
+
+    def update(self, **changes: Any) -> bool:
+        """Set fields of the report; True when that changed anything."""
+        with self._lock:
+            if all(self._content.get(name) == value for name, value in changes.items()):
+                return False
+            self._content.update(changes)
+            self.version += 1
+            return True
+
+    def read(self) -> tuple[int, dict[str, Any]]:
+        """(version, content) that belong together."""
+        with self._lock:
+            return self.version, dict(self._content)
+
+
+class Shipper(threading.Thread):
+    """Ships until told to finish and everything is there, or until the launcher does not want it any more.
+
+    `secrets` are values to mask in logs.
+    `cancelled` is set when the launcher's answer asks to end the job, `gone` when it no longer knows the attempt.
+    """
+
+    def __init__(
+        self, folder: AttemptFolder, link: Link, report: Report, *, secrets: Iterable[str] = ()
+    ) -> None:
+        super().__init__(name="shipper", daemon=True)
+        self.cancelled = threading.Event()
+        self.gone = threading.Event()
+        self.drained = threading.Event()
+        self._folder = folder
+        self._link = link
+        self._report = report
+        self._spool = Spool(folder.root / "spool")
+        self._tails: dict[str, Tail] = {}
+        self._secrets = tuple(secrets)
+        self._finishing = threading.Event()
+        self._closing = threading.Event()
+        self._points = BATCH_POINTS
+        self._told = (-1, 0.0)
+        self._trouble = ""
+
+    def finish(self) -> None:
+        """No rank lives any more: from now on `drained` is set when all events and logs are delivered."""
+        self._finishing.set()
+
+    def close(self, seconds: float) -> None:
+        """Send the last report and the last lines, then end; wait for that at most `seconds`."""
+        self._closing.set()
+        self.join(seconds)
+
+    def run(self) -> None:
+        """The thread's loop. Whatever goes wrong in one round is said once in agent.log and tried again."""
+        backoff = POLL_SECONDS
+        while not self.gone.is_set():
+            closing = self._closing.is_set()
+            if not self._round():
+                backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
+                time.sleep(backoff)
+                continue
+            backoff = POLL_SECONDS
+            if closing:
+                return
+            time.sleep(POLL_SECONDS)
+
+    def _round(self) -> bool:
+        """One look at everything; False when it has to be tried again."""
+        finishing = self._finishing.is_set()
+        try:
+            self._send_state()
+            empty = self._send_events()
+            self._send_logs(final=finishing)
+        except NotFound as error:
+            self._say(f"the launcher does not know this attempt any more: {error}")
+            self.gone.set()
+        except Unavailable as error:
+            self._say(str(error))
+            return False
+        except Exception:  # noqa: BLE001 - the thread must outlive whatever a broken disk or answer throws
+            self._say(traceback.format_exc())
+            return False
+        else:
+            self._trouble = ""
+            if finishing and empty:
+                self._spool.remove()
+                self.drained.set()
+        return True
+
+    def _send_state(self) -> None:
+        version, content = self._report.read()
+        if version == self._told[0] and time.monotonic() - self._told[1] < HEARTBEAT_SECONDS:
+            return
+        try:
+            answer = self._link.post_json("state", content)
+        except (Unavailable, NotFound):
+            raise
+        except SliceliftError as refusal:
+            self._say(f"the launcher refused a report: {refusal}")
+            answer = None
+        self._told = (version, time.monotonic())
+        if isinstance(answer, dict) and answer.get("cancel"):
+            self.cancelled.set()
+
+    def _send_events(self) -> bool:
+        """Send batches until there is nothing more (True) or the logs must have their turn (False)."""
+        for _ in range(BATCHES_PER_ROUND):
+            batch = self._spool.batch(self._points)
+            if not batch:
+                return True
+            try:
+                self._acknowledge(self._link.post_json("events", encode(batch)))
+            except Conflict as conflict:
+                self._mend(conflict.detail)
+            except (Unavailable, NotFound):
+                raise
+            except SliceliftError as refusal:
+                self._give_way(batch, refusal)
+        return False
+
+    def _acknowledge(self, answer: Any) -> None:
+        self._points = BATCH_POINTS
+        for entry in answer["acked"]:
+            stream = self._spool.stream(int(entry["rank"]), str(entry["process"]))
+            if stream is not None:
+                stream.acknowledge(int(entry["q"]))
+
+    def _mend(self, detail: Any) -> None:
+        """A gap between what the launcher has and what we sent: go back to what it has."""
+        stream = self._spool.stream(int(detail["rank"]), str(detail["process"]))
+        if stream is None:
+            raise Unavailable("launcher-confused", f"The launcher misses events of {detail}, unknown here.")
+        stream.rewind(int(detail["have"]))
+
+    def _give_way(self, batch: list[tuple[Stream, list[Line]]], refusal: SliceliftError) -> None:
+        """A refused batch is halved until one line is left; that line is replaced by a note of its loss."""
+        if self._points > 1:
+            self._points //= 2
+            return
+        stream = batch[0][0]
+        line = stream.replace_next()
+        self._say(f"an event was refused and dropped: {refusal}")
+        self._acknowledge(self._link.post_json("events", encode([(stream, [line])])))
+
+    def _send_logs(self, *, final: bool) -> None:
+        for tail in self._all_tails():
+            tail.ship(self._link, final=final)
+
+    def _all_tails(self) -> list[Tail]:
+        paths = {"agent": self._folder.agent_log}
+        for path in (self._folder.root / "logs").glob("rank-*.log"):
+            paths[path.stem.removeprefix("rank-")] = path
+        for rank, path in paths.items():
+            if rank not in self._tails:
+                self._tails[rank] = Tail(path, rank, self._secrets)
+        return list(self._tails.values())
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            say(trouble)
+
+
+def say(text: str) -> None:
+    """One message of the agent, into agent.log; a full disk must not end the agent."""
+    try:
+        sys.stderr.write(f"slicelift agent: {text.rstrip()}\n")
+        sys.stderr.flush()
+    except OSError:
+        return

@@ -1,0 +1,261 @@
+"""Fetching data into the shared cache and building its read-only view: `python -m slicelift.runtime.warmup REQUEST`.
+
+Runs before a gang, in the launcher's interpreter; the only part of a job that uses DVC. Any number of jobs may
+run it at once: each version is fetched once, under a lock. REQUEST is a JSON file `{cache, scratch, refs}`;
+every line of standard output is a JSON object, `{"message": ...}` on the way and `{"error": {code, message,
+hint}}` or `{"done": true}` at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from slicelift.errors import Refused, SliceliftError
+from slicelift.models import DataRef, from_dict
+from slicelift.runtime.dataview import View, md5_of, remove_tree, write_stamp
+from slicelift.runtime.folder import locked
+
+Say = Callable[[str], None]
+_SPARE_BYTES = 16 * 1024 * 1024
+
+
+def main(request_path: str) -> int:
+    """Warm every reference of the request; the exit code is 0 or 1, the reason is in the last line."""
+    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    refs = [from_dict(DataRef, ref) for ref in request["refs"]]
+    try:
+        for ref in refs:
+            warm(ref, Path(request["cache"]), Path(request["scratch"]), say=_say)
+    except SliceliftError as error:
+        _print({"error": error.to_dict()})
+        return 1
+    except OSError as error:
+        _print({"error": _disk(error, Path(request["cache"])).to_dict()})
+        return 1
+    _print({"done": True})
+    return 0
+
+
+def warm(ref: DataRef, cache: Path, scratch: Path, *, say: Say) -> View:
+    """The view of `ref`, made if it is not there or no longer true. Idempotent; waits for another job's fetch.
+
+    Raises Refused "data-not-in-remote" naming the files, "data-corrupt-in-remote", SliceliftError "disk-full"
+    and "data-fetch-failed"; OSError when the disk refuses.
+    """
+    view = View(cache, ref.md5)
+    view.lock.parent.mkdir(parents=True, exist_ok=True)
+    (cache / "views").mkdir(parents=True, exist_ok=True)
+    say(f"Preparing {ref.path} ({ref.nfiles} files, {_size(ref.size_bytes)})")
+    with locked(view.lock):
+        if view.exists():
+            changed = view.changed()
+            if not changed:
+                return view
+            say(f"{len(changed)} files of {ref.path} in the cache are not what they were; fetching them again")
+            view.drop(changed)
+        _fetch(ref, cache, scratch, say=say)
+        _build(view, _listing(ref, cache))
+    return view
+
+
+def _fetch(ref: DataRef, cache: Path, scratch: Path, *, say: Say) -> None:
+    """Bring every object of `ref` into the cache and check its md5."""
+    if not _is_cached(ref, cache):
+        _need_room(ref, cache)
+        say(f"Fetching {ref.path} from the remote {ref.remote}")
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            _fetch_by_dvc(ref, cache, scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    _check_bytes(ref, cache)
+
+
+def _fetch_by_dvc(ref: DataRef, cache: Path, scratch: Path) -> None:
+    """One `dvc fetch` in a scratch project that tracks `ref` alone, with our cache and its remote."""
+    # DVC sends usage statistics unless told not to
+    os.environ["DVC_NO_ANALYTICS"] = "1"
+    # 0.8 s of import that a job with its data in the cache does not pay
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    (scratch / ".dvc" / "tmp").mkdir(parents=True)
+    (scratch / ".dvc" / "config").touch()
+    (scratch / "data.dvc").write_text(_tracking(ref), encoding="utf-8")
+    with Repo(str(scratch), config=_configuration(ref, cache, scratch)) as repo:
+        try:
+            repo.fetch()
+            trouble = ""
+        except DvcException as error:
+            trouble = str(error)
+        if not _is_cached(ref, cache):
+            raise _not_there(ref, cache, repo, trouble=trouble)
+
+
+def _configuration(ref: DataRef, cache: Path, scratch: Path) -> dict[str, Any]:
+    core = {
+        "no_scm": True,
+        "remote": ref.remote,
+        "analytics": False,
+        "check_update": False,
+        # DVC's index lies in a folder shared by all users: ours must not learn from it what exists
+        "site_cache_dir": str(scratch / "site"),
+    }
+    return {
+        "core": core,
+        "cache": {"dir": str(cache)},
+        "remote": {ref.remote: dict(ref.remote_config)},
+    }
+
+
+def _tracking(ref: DataRef) -> str:
+    """The text of a .dvc file for `ref`, under a name that needs no quoting."""
+    lines = ["outs:", f"- md5: {ref.md5}", f"  size: {ref.size_bytes}", "  hash: md5", "  path: data"]
+    if ref.md5.endswith(".dir"):
+        lines.insert(3, f"  nfiles: {ref.nfiles}")
+    return "\n".join([*lines, ""])
+
+
+def _not_there(ref: DataRef, cache: Path, repo: Any, *, trouble: str) -> SliceliftError:
+    """Why the fetch brought less than everything: room, or files that the remote lacks."""
+    _need_room(ref, cache)
+    listing = _remote_listing(ref, cache, repo)
+    missing = sorted(path for path, md5 in listing.items() if not _object(cache, md5).is_file())
+    names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    return Refused(
+        "data-not-in-remote",
+        f"The data {ref.path} could not be had whole from the remote {ref.remote}: missing {names}. {trouble}".strip(),
+        "Run `dvc push` where the data was made. If it says that all is up to date, delete the folder's own "
+        f"object {ref.md5} in the remote first: DVC takes its presence for that of all the files.",
+        detail=missing[:100],
+    )
+
+
+def _remote_listing(ref: DataRef, cache: Path, repo: Any) -> dict[str, str]:
+    """Like `_listing`, from the remote: DVC keeps a folder's listing out of the cache when a file failed."""
+    from dvc.exceptions import DvcException
+
+    try:
+        return _listing(ref, cache)
+    except OSError:
+        pass
+    try:
+        remote = repo.cloud.get_remote_odb(ref.remote)
+        return _parse_listing(remote.fs.cat_file(remote.oid_to_path(ref.md5)))
+    except (OSError, ValueError, DvcException):
+        return {ref.path: ref.md5}
+
+
+def _is_cached(ref: DataRef, cache: Path) -> bool:
+    try:
+        return all(_object(cache, md5).is_file() for md5 in _listing(ref, cache).values())
+    except OSError:
+        return False
+
+
+def _check_bytes(ref: DataRef, cache: Path) -> None:
+    """Every object has the md5 it is named by. One that has not is removed, so that it is fetched again."""
+    wrong = []
+    for path, md5 in _listing(ref, cache).items():
+        place = _object(cache, md5)
+        if md5_of(place) != md5:
+            place.unlink()
+            wrong.append(path)
+    if wrong:
+        raise Refused(
+            "data-corrupt-in-remote",
+            f"{len(wrong)} files of {ref.path} from the remote {ref.remote} have other bytes than their md5 says: "
+            + ", ".join(wrong[:5]),
+            "Delete these objects from the remote and run `dvc push` where the data was made.",
+            detail=wrong[:100],
+        )
+
+
+def _listing(ref: DataRef, cache: Path) -> dict[str, str]:
+    """Path below the view's content -> md5. Raises OSError when a folder's listing is not in the cache."""
+    if not ref.md5.endswith(".dir"):
+        return {".": ref.md5}
+    return _parse_listing(_object(cache, ref.md5).read_bytes())
+
+
+def _parse_listing(raw: bytes) -> dict[str, str]:
+    return {str(entry["relpath"]): str(entry["md5"]) for entry in json.loads(raw)}
+
+
+def _build(view: View, listing: dict[str, str]) -> None:
+    """Make the tree of hard links aside and move it into place."""
+    partial = view.root.with_name(f".{view.md5}.{os.getpid()}")
+    remove_tree(partial)
+    content = partial / "content"
+    content.mkdir(parents=True) if "." not in listing else partial.mkdir(parents=True)
+    for path, md5 in listing.items():
+        target = content / path if path != "." else content
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _link(_object(view.cache, md5), target)
+    for folder, _, _ in os.walk(content, topdown=False):
+        Path(folder).chmod(0o555)
+    write_stamp(partial, listing)
+    remove_tree(view.root)
+    partial.rename(view.root)
+
+
+def _link(source: Path, target: Path) -> None:
+    source.chmod(0o444)
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        # another device, or as many links as the file system allows
+        shutil.copyfile(source, target)
+        target.chmod(0o444)
+
+
+def _object(cache: Path, md5: str) -> Path:
+    return cache / "files" / "md5" / md5[:2] / md5[2:]
+
+
+def _need_room(ref: DataRef, cache: Path) -> None:
+    free = shutil.disk_usage(cache).free
+    if free < ref.size_bytes + _SPARE_BYTES:
+        raise SliceliftError(
+            "disk-full",
+            f"The data {ref.path} takes {_size(ref.size_bytes)}; {_size(free)} are free in the cache {cache}.",
+            "Free space there, or move SLICELIFT_HOME to a larger disk, then `slicelift retry`.",
+        )
+
+
+def _disk(error: OSError, cache: Path) -> SliceliftError:
+    code = "disk-full" if error.errno in (28, 122) else "data-fetch-failed"
+    return SliceliftError(
+        code,
+        f"The data could not be laid out in the cache {cache}: {error}.",
+        "Free space there or mend its rights, then `slicelift retry`.",
+    )
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _say(message: str) -> None:
+    _print({"message": message})
+
+
+def _print(value: dict[str, Any]) -> None:
+    # whoever started us may be gone: the fetched data is of use all the same
+    with suppress(BrokenPipeError):
+        print(json.dumps(value), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

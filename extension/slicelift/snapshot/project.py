@@ -1,0 +1,187 @@
+"""The git repository around a notebook: found, and made where there is none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slicelift.errors import NotFound, Refused, UserError
+from slicelift.snapshot import git
+
+_IGNORED = """\
+# written by slicelift: what need not be in git and does not travel
+.venv/
+venv/
+__pycache__/
+*.pyc
+.ipynb_checkpoints/
+.env
+outputs/
+mlruns/
+mlartifacts/
+mlflow.db
+"""
+
+# for commits in a home without user.name; GIT_AUTHOR_DATE stays the clock's
+IDENTITY = {
+    "GIT_AUTHOR_NAME": "Slicelift",
+    "GIT_AUTHOR_EMAIL": "slicelift@localhost",
+    "GIT_COMMITTER_NAME": "Slicelift",
+    "GIT_COMMITTER_EMAIL": "slicelift@localhost",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A git worktree. `root` is its physical path, `head` the commit it stands on.
+
+    `git_dir` is the worktree's own (where its index lies), `branch` is "" when HEAD is detached.
+    """
+
+    root: Path
+    git_dir: Path
+    head: str
+    branch: str
+
+    def relative(self, path: Path | str) -> str:
+        """`path` relative to the root, POSIX style. Only the folder is resolved, never a link at the end."""
+        given = Path(path)
+        physical = Path(os.path.realpath(given.parent)) / given.name
+        try:
+            return physical.relative_to(self.root).as_posix()
+        except ValueError as error:
+            raise UserError(
+                "outside-project",
+                f"{given} is not inside the project {self.root}.",
+                "Move the notebook into the repository, or promote it from its own repository.",
+            ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A file that a first commit would hold."""
+
+    path: str
+    size_bytes: int
+
+
+def find_project(notebook_path: Path | str) -> Project:
+    """The repository that holds the notebook's folder (the innermost one). Reads only.
+
+    Raises `UserError` with `no-git`, `no-commit`, `git-missing`, `git-dubious-ownership` or
+    `git-failed`, `NotFound` with `notebook-not-found` when the folder itself does not exist.
+    """
+    folder = Path(notebook_path).absolute().parent
+    if not folder.is_dir():
+        raise NotFound(
+            "notebook-not-found",
+            f"There is no folder {folder}, so no notebook {Path(notebook_path).name} in it.",
+            "Check the path; quote it if it has spaces.",
+        )
+    root, git_dir = _places(folder)
+    head = git.ask(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    if head is None:
+        raise UserError(
+            "no-commit",
+            f"The repository {root} has no commit yet, so there is nothing to compare the code with.",
+            "Add --init-git to the promote command (it lists the files and makes the first commit), "
+            "or commit yourself: git add -A && git commit.",
+        )
+    branch = git.ask(root, "symbolic-ref", "--quiet", "--short", "HEAD") or ""
+    return Project(root=root, git_dir=git_dir, head=head, branch=branch)
+
+
+def init_project(
+    root: Path | str,
+    *,
+    limit_bytes: int,
+    confirm: Callable[[Sequence[Candidate]], bool] | None = None,
+) -> Project:
+    """Make `root` a repository with a first commit of what it holds. Safe to repeat.
+
+    Inside a repository that has no commit yet, that repository gets the commit; one that has commits
+    is returned as it is. A .gitignore is written if there is none. `confirm` sees every file of the
+    commit, largest first, before anything is hashed; False stops with `init-declined` and leaves a
+    repository without commit. More than `limit_bytes` stops with `snapshot-too-large`.
+    """
+    folder = Path(os.path.realpath(root))
+    top = _init(folder)
+    try:
+        return find_project(top / "any")
+    except UserError as error:
+        if error.code != "no-commit":
+            raise
+    if not (top / ".gitignore").exists():
+        (top / ".gitignore").write_text(_IGNORED, encoding="utf-8")
+    held = first_commit(top)
+    _accept(top, held, limit_bytes=limit_bytes, confirm=confirm)
+    git.run(top, "add", "--all")
+    git.run(top, *_commit_command(top), env=_author(top))
+    return find_project(top / "any")
+
+
+def first_commit(top: Path) -> tuple[Candidate, ...]:
+    """What a first commit at `top` would hold, the largest first."""
+    listed = git.run(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    paths = [path for path in git.records(listed) if os.path.lexists(top / path)]
+    found = [Candidate(path=path, size_bytes=(top / path).lstat().st_size) for path in sorted(set(paths))]
+    return tuple(sorted(found, key=lambda item: -item.size_bytes))
+
+
+def _places(folder: Path) -> tuple[Path, Path]:
+    """Top level and git folder around `folder`."""
+    answer = git.run(folder, "rev-parse", "--is-inside-work-tree", "--absolute-git-dir").decode(
+        "utf-8", "surrogateescape"
+    )
+    inside, _, git_dir = answer.partition("\n")
+    if inside != "true":
+        raise UserError(
+            "no-git",
+            f"{folder} lies in a bare repository or inside a .git folder: there is no worktree to take.",
+            "Promote a notebook from a checkout of that repository (`git clone` or `git worktree add`).",
+        )
+    top = git.run(folder, "rev-parse", "--show-toplevel").decode("utf-8", "surrogateescape")
+    return Path(top.removesuffix("\n")), Path(git_dir.removesuffix("\n"))
+
+
+def _init(folder: Path) -> Path:
+    """The top level of the repository at `folder`, made if there was none."""
+    try:
+        return _places(folder)[0]
+    except UserError as error:
+        if error.code != "no-git" or not folder.is_dir():
+            raise
+    git.run(folder, "init", "--quiet")
+    return _places(folder)[0]
+
+
+def _accept(
+    top: Path,
+    held: tuple[Candidate, ...],
+    *,
+    limit_bytes: int,
+    confirm: Callable[[Sequence[Candidate]], bool] | None,
+) -> None:
+    """Refuse a first commit that is too large or that the user does not want."""
+    # imported here because survey builds on this module
+    from slicelift.snapshot.survey import refuse_large
+
+    refuse_large({item.path: item.size_bytes for item in held}, limit_bytes=limit_bytes)
+    if confirm is not None and not confirm(held):
+        raise Refused(
+            "init-declined",
+            f"The first commit of {len(held)} files in {top} was declined; nothing was committed.",
+            "Edit .gitignore until the list is right, then try again; or commit yourself.",
+        )
+
+
+def _commit_command(top: Path) -> list[str]:
+    subject = f"First commit of {top.name}, made by slicelift"
+    return ["-c", "commit.gpgSign=false", "commit", "--quiet", "--allow-empty", "--message", subject]
+
+
+def _author(top: Path) -> dict[str, str]:
+    """The user's own name if git knows it, ours in an empty home."""
+    return {} if git.ask(top, "config", "user.email") else IDENTITY

@@ -1,0 +1,80 @@
+"""Who is calling: the user of this launcher, or one attempt of a job.
+
+An `Authenticator` turns a token into a `Principal`; a launcher has a list of them. Tokens of attempts are derived
+from the launcher's key, so that a submit that was cut off can be repeated with the same token, while the
+ledger keeps a digest only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pwd
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from slicelift_hub.launcher.ledger_rows import AttemptRow
+
+_REMEMBERED = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """A caller. With `attempt` it is the agent of that attempt, who may make that attempt's calls only."""
+
+    owner: str
+    attempt: AttemptRow | None = None
+
+
+class Authenticator(Protocol):
+    """One kind of token. Called in a worker thread."""
+
+    def authenticate(self, token: str) -> Principal | None:
+        """Whose token this is; None when it is none of this kind."""
+        ...
+
+
+class LocalToken:
+    """The one token of a launcher that serves the user who runs it."""
+
+    def __init__(self, token: str, *, owner: str) -> None:
+        self._token = token.encode()
+        self._principal = Principal(owner=owner)
+
+    def authenticate(self, token: str) -> Principal | None:
+        """See `Authenticator`. Compared in constant time."""
+        return self._principal if hmac.compare_digest(token.encode(), self._token) else None
+
+
+class AttemptTokens:
+    """Tokens of attempts; `find` looks one up in the ledger by its digest."""
+
+    def __init__(self, find: Callable[[str], AttemptRow | None]) -> None:
+        self._find = find
+        self._known: dict[str, Principal] = {}
+
+    def authenticate(self, token: str) -> Principal | None:
+        """See `Authenticator`. Who a token belongs to never changes, so it is remembered."""
+        known = self._known.get(token)
+        if known is None and token.startswith("a-"):
+            row = self._find(token)
+            if row is not None:
+                if len(self._known) >= _REMEMBERED:
+                    self._known.clear()
+                known = self._known[token] = Principal(owner=row.owner, attempt=row)
+        return known
+
+
+def make_attempt_token(key: str, attempt_id: str) -> str:
+    """The token of one attempt: always the same, and unknowable without the key."""
+    return "a-" + hmac.new(key.encode(), attempt_id.encode(), hashlib.sha256).hexdigest()
+
+
+def whoami() -> str:
+    """The name of the system's user, who owns what a local launcher runs."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

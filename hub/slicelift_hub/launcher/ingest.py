@@ -1,0 +1,240 @@
+"""Takes in what ranks log: into the ledger first, then into the fold that answers cards, then out to watchers.
+
+The ledger's log of batches is the truth; the fold here is a cache of it that is saved now and then
+(`checkpoint`) and completed from the log at a start (`replay`). A fold in memory always stands for exactly the batches
+up to `_upto`: adding a batch and folding it happen under one lock.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slicelift.errors import UserError
+from slicelift.models import RunView
+
+from slicelift_hub.launcher.ledger import Ledger
+from slicelift_hub.launcher.ledger_events import Batch, Checkpoint, Line, Stream
+from slicelift_hub.launcher.ledger_rows import AttemptRow
+from slicelift_hub.launcher.live import Live
+from slicelift_hub.launcher.series import Fold, Point, exact
+
+MAX_FOLDS = 4000
+MAX_SERIES = 2000
+_LONGEST_KEY = 250
+_LONGEST_PROCESS = 100
+
+Publish = Callable[[AttemptRow, int, list[list[Any]]], None]
+
+
+@dataclass(kw_only=True)
+class _Folded:
+    """One attempt in memory. `changed` are the series that the ledger has an older state of."""
+
+    folds: dict[tuple[int, str], Fold]
+    live: Live
+    changed: set[tuple[int, str]] = field(default_factory=set)
+    live_changed: bool = False
+
+    @property
+    def clean(self) -> bool:
+        return not self.changed and not self.live_changed
+
+
+class Ingest:
+    """All methods may be called from any thread. `publish` is told (attempt, rank, points) after they are safe."""
+
+    def __init__(self, ledger: Ledger, *, publish: Publish, exported: bool) -> None:
+        """`exported`: there is no MLflow, so batches count as exported from the start."""
+        self._ledger = ledger
+        self._publish = publish
+        self._exported = exported
+        self._lock = threading.Lock()
+        self._attempts: OrderedDict[str, _Folded] = OrderedDict()
+        self._upto = 0
+
+    def replay(self) -> int:
+        """Fold what came in after the last checkpoint; once, at the start. The number of batches."""
+        count = 0
+        with self._lock:
+            for batch in self._ledger.unfolded():
+                self._fold(batch)
+                count += 1
+        return count
+
+    def accept(self, attempt: AttemptRow, streams: list[Stream]) -> list[dict[str, Any]]:
+        """Take in lines once: `{rank, process, q}` per stream, acknowledged for ever. Raises `events-gap`."""
+        with self._lock:
+            added, acks = self._ledger.append(attempt, streams, exported=self._exported)
+            news = [(batch.rank, self._fold(batch)) for batch in added]
+        for rank, points in news:
+            if points:
+                self._publish(attempt, rank, points)
+        return acks
+
+    def series(
+        self,
+        attempt_id: str,
+        *,
+        keys: frozenset[str] | None = None,
+        rank: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+        points: int = 300,
+    ) -> list[dict[str, Any]]:
+        """The curves of one attempt, at most `points` points each, NaN and Infinity by name."""
+        with self._lock:
+            found = self._attempt(attempt_id).folds
+            wanted = sorted(
+                place
+                for place in found
+                if (keys is None or place[1] in keys) and (rank is None or place[0] == rank)
+            )
+            copies = [(place, found[place].copy()) for place in wanted]
+        return [
+            {
+                "key": key,
+                "rank": of_rank,
+                "count": fold.count,
+                "points": [shown(point) for point in fold.points(points, first=first, last=last)],
+            }
+            for (of_rank, key), fold in copies
+        ]
+
+    def complete(self, view: RunView) -> RunView:
+        """The view with what came in since the last checkpoint."""
+        with self._lock:
+            known = self._attempts.get(f"{view.run_id}-{view.attempt}")
+            if known is None:
+                return view
+            ranks = known.live.ranks([dict(row) for row in view.ranks])
+            return replace(view, latest=known.live.latest(), dropped_points=known.live.dropped, ranks=ranks)
+
+    def checkpoint(self) -> bool:
+        """Save what changed; whether there was anything. After a failure everything is saved the next time."""
+        with self._lock:
+            dirty = {name: folded for name, folded in self._attempts.items() if not folded.clean}
+            saved = Checkpoint(
+                upto=self._upto,
+                folds={
+                    (name, *place): folded.folds[place].to_bytes()
+                    for name, folded in dirty.items()
+                    for place in folded.changed
+                },
+                lives={name: folded.live.to_json() for name, folded in dirty.items() if folded.live_changed},
+            )
+            marks = {name: (folded.changed, folded.live_changed) for name, folded in dirty.items()}
+            for folded in dirty.values():
+                folded.changed, folded.live_changed = set(), False
+        try:
+            if dirty:
+                self._ledger.save(saved)
+        except BaseException:
+            self._mark_again(marks)
+            raise
+        self._forget_some()
+        return bool(dirty)
+
+    def _attempt(self, attempt_id: str) -> _Folded:
+        known = self._attempts.get(attempt_id)
+        if known is None:
+            folds, live = self._ledger.load_fold(attempt_id)
+            known = _Folded(
+                folds={place: Fold.from_bytes(data) for place, data in folds.items()},
+                live=Live.from_json(live),
+            )
+            self._attempts[attempt_id] = known
+        self._attempts.move_to_end(attempt_id)
+        return known
+
+    def _fold(self, batch: Batch) -> list[list[Any]]:
+        """Fold in one batch; its points as watchers see them."""
+        into = self._attempt(batch.attempt_id)
+        into.live_changed = True
+        self._upto = max(self._upto, batch.batch_id)
+        points: list[list[Any]] = []
+        for line in batch.lines:
+            try:
+                _fold_line(into, batch.rank, line, points)
+            except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
+                # it is in the log and acknowledged; a line that means nothing must not stop those behind it
+                into.live.dropped += 1
+        return points
+
+    def _mark_again(self, marks: dict[str, tuple[set[tuple[int, str]], bool]]) -> None:
+        with self._lock:
+            for name, (changed, live_changed) in marks.items():
+                self._attempts[name].changed |= changed
+                self._attempts[name].live_changed |= live_changed
+
+    def _forget_some(self) -> None:
+        """Drop the attempts nobody asked for longest, until the rest fits; the ledger has them."""
+        with self._lock:
+            total = sum(len(folded.folds) for folded in self._attempts.values())
+            for name in list(self._attempts):
+                if total <= MAX_FOLDS:
+                    return
+                if self._attempts[name].clean:
+                    total -= len(self._attempts.pop(name).folds)
+
+
+def parse_streams(body: Any, *, workers: int) -> list[Stream]:
+    """The streams of an agent's POST. Raises `bad-events` when it is not what the contract says."""
+    try:
+        return [_parse_stream(item, workers) for item in body["streams"]]
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"These are not events: {type(error).__name__} at {error}."
+        raise UserError(
+            "bad-events", message, "Send {streams: [{rank, process, lines: [{q, ...}]}]}."
+        ) from error
+
+
+def shown(point: Point) -> list[Any]:
+    """`[step, time, value]` as JSON can carry it."""
+    return [point[0], point[1], exact(point[2])]
+
+
+def _parse_stream(item: Any, workers: int) -> Stream:
+    rank, process, lines = item["rank"], item["process"], item["lines"]
+    if type(rank) is not int or not 0 <= rank < workers:
+        raise ValueError(f"rank {rank!r} of {workers}")
+    if not isinstance(process, str) or not 0 < len(process) <= _LONGEST_PROCESS:
+        raise ValueError("process")
+    if not isinstance(lines, list) or not all(type(line["q"]) is int for line in lines):
+        raise ValueError("lines")
+    return Stream(rank=rank, process=process, lines=lines)
+
+
+def _fold_line(into: _Folded, rank: int, line: Line, points: list[list[Any]]) -> None:
+    kind, time = line["k"], float(line["t"])
+    if not math.isfinite(time):
+        raise ValueError("time")
+    step = line.get("s")
+    into.live.touch(rank, time=time, step=step if type(step) is int else None)
+    if kind == "m":
+        for key, value in line["m"].items():
+            _fold_point(into, (rank, key), (int(step or 0), time, float(value)), points)
+    elif kind in ("param", "tag"):
+        into.live.set_words(kind, line["p"])
+    elif kind == "checkpoint":
+        into.live.checkpoint = {"step": step, "path": str(line["path"]), "time": time}
+    elif kind == "dropped":
+        into.live.dropped += int(line["n"])
+
+
+def _fold_point(into: _Folded, place: tuple[int, str], point: Point, points: list[list[Any]]) -> None:
+    rank, key = place
+    fold = into.folds.get(place)
+    if fold is None:
+        if len(into.folds) >= MAX_SERIES or not 0 < len(key) <= _LONGEST_KEY:
+            into.live.dropped += 1
+            return
+        fold = into.folds[place] = Fold()
+    fold.add(*point)
+    into.changed.add(place)
+    into.live.set_metric(rank, key, step=point[0], time=point[1], value=point[2])
+    points.append([key, *shown(point)])

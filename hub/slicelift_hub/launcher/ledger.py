@@ -1,0 +1,52 @@
+"""The launcher's memory: what was asked, where it stands, what it said and what came out.
+
+One class over one database, written in parts: runs and their attempts, the views that users see, the log of
+events, the export to MLflow, and what jobs leave behind. Every method is one transaction and may be called from
+any thread. Nothing is kept in memory, so a killed launcher has lost nothing that a caller was told.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slicelift.errors import SliceliftError
+
+from slicelift_hub import leases
+from slicelift_hub.database import open_database, writing
+from slicelift_hub.launcher import tables
+from slicelift_hub.launcher.ledger_assets import AssetRows
+from slicelift_hub.launcher.ledger_events import EventRows
+from slicelift_hub.launcher.ledger_export import ExportRows
+from slicelift_hub.launcher.ledger_runs import RunRows
+from slicelift_hub.launcher.ledger_views import ViewRows
+
+
+class Ledger(RunRows, ViewRows, EventRows, ExportRows, AssetRows):
+    """See the module."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or makes the database. Raises `ledger-format` when another version of slicelift made it."""
+        super().__init__(open_database(path))
+        with writing(self.engine) as connection:
+            tables.metadata.create_all(connection)
+            leases.metadata.create_all(connection)
+        self._check_format(path)
+
+    def close(self) -> None:
+        """Let go of all connections; whoever holds one keeps it until it is done."""
+        self.engine.dispose()
+
+    def _check_format(self, path: Path) -> None:
+        about = tables.about
+        with self.writing() as connection:
+            found = connection.scalar(
+                about.select().with_only_columns(about.c.value).where(about.c.key == "format")
+            )
+            if found is None:
+                connection.execute(about.insert().values(key="format", value=str(tables.FORMAT)))
+        if found is not None and found != str(tables.FORMAT):
+            message = (
+                f"The ledger {path} has format {found}; this version of slicelift writes {tables.FORMAT}."
+            )
+            hint = "Install the version that made it, or move the file away to begin a new one."
+            raise SliceliftError("ledger-format", message, hint)

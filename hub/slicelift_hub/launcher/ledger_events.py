@@ -1,0 +1,157 @@
+"""The log of events: batches of spool lines, how far each stream has come, and the series folded from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slicelift.errors import Conflict
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from slicelift_hub.launcher.ledger_rows import AttemptRow, Rows
+from slicelift_hub.launcher.tables import attempts, batches, cursors, series
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Spool lines of one process of one rank, in order, as an agent posts them."""
+
+    rank: int
+    process: str
+    lines: list[Line]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Lines that are in the log."""
+
+    batch_id: int
+    attempt_id: str
+    rank: int
+    lines: list[Line]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The fold as it stands after every batch up to `upto`: changed series and what cards show."""
+
+    upto: int
+    folds: Mapping[tuple[str, int, str], bytes]
+    lives: Mapping[str, str]
+
+
+class EventRows(Rows):
+    """The part of the ledger that takes events in."""
+
+    def append(
+        self, attempt: AttemptRow, streams: list[Stream], *, exported: bool
+    ) -> tuple[list[Batch], list[dict[str, Any]]]:
+        """Take in what is new: (the batches, `{rank, process, q}` of every stream).
+
+        Lines that are known already are skipped. A stream that does not go on where it stopped refuses the whole
+        call with `events-gap`, whose detail says what we have. `exported`: nobody will export them.
+        """
+        with self.writing() as connection:
+            have = _cursors(connection, attempt.attempt_id)
+            added = [_append_stream(connection, attempt, s, have=have, exported=exported) for s in streams]
+        acks = [{"rank": s.rank, "process": s.process, "q": have[(s.rank, s.process)]} for s in streams]
+        return [batch for batch in added if batch is not None], acks
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Keep a fold and mark its batches as folded; those that MLflow has too are dropped."""
+        with self.writing() as connection:
+            for (attempt_id, rank, key), fold in checkpoint.folds.items():
+                _put_series(connection, (attempt_id, rank, key), fold)
+            for attempt_id, live in checkpoint.lives.items():
+                connection.execute(
+                    update(attempts).where(attempts.c.attempt_id == attempt_id).values(live=live)
+                )
+            old = batches.c.batch_id <= checkpoint.upto
+            connection.execute(delete(batches).where(old, batches.c.exported))
+            connection.execute(update(batches).where(old, batches.c.folded.is_(False)).values(folded=True))
+
+    def load_fold(self, attempt_id: str) -> tuple[dict[tuple[int, str], bytes], str]:
+        """The series of an attempt and its card's data, as last saved."""
+        with self.reading() as connection:
+            rows = connection.execute(select(series).where(series.c.attempt_id == attempt_id))
+            folds = {(row.rank, row.key): row.fold for row in rows}
+            live = connection.scalar(select(attempts.c.live).where(attempts.c.attempt_id == attempt_id))
+        return folds, live or "{}"
+
+    def unfolded(self) -> Iterator[Batch]:
+        """What came in after the last checkpoint, in order: replayed at a start."""
+        last = 0
+        while True:
+            query = select(batches).where(batches.c.folded.is_(False), batches.c.batch_id > last)
+            with self.reading() as connection:
+                rows = connection.execute(query.order_by(batches.c.batch_id).limit(200)).all()
+            for row in rows:
+                lines = json.loads(row.lines)
+                yield Batch(batch_id=row.batch_id, attempt_id=row.attempt_id, rank=row.rank, lines=lines)
+            if not rows:
+                return
+            last = rows[-1].batch_id
+
+    def count_batches(self) -> int:
+        """How many batches are still in the log."""
+        with self.reading() as connection:
+            return connection.scalar(select(func.count()).select_from(batches)) or 0
+
+
+def _cursors(connection: Connection, attempt_id: str) -> dict[tuple[int, str], int]:
+    rows = connection.execute(select(cursors).where(cursors.c.attempt_id == attempt_id))
+    return {(row.rank, row.process): row.q for row in rows}
+
+
+def _append_stream(
+    connection: Connection,
+    attempt: AttemptRow,
+    stream: Stream,
+    *,
+    have: dict[tuple[int, str], int],
+    exported: bool,
+) -> Batch | None:
+    """Insert the new lines of one stream and move its cursor, in the table and in `have`."""
+    place = (stream.rank, stream.process)
+    known = have.setdefault(place, 0)
+    fresh = [line for line in stream.lines if line["q"] > known]
+    if [line["q"] for line in fresh] != list(range(known + 1, known + 1 + len(fresh))):
+        raise _gap(stream, known)
+    if not fresh:
+        return None
+    have[place] = known + len(fresh)
+    _put_cursor(connection, (attempt.attempt_id, *place), q=have[place], known=known)
+    row = {"run_id": attempt.run_id, "attempt_id": attempt.attempt_id, "attempt": attempt.attempt}
+    row |= {"rank": stream.rank, "process": stream.process, "exported": exported}
+    text = json.dumps(fresh, separators=(",", ":"))
+    key = connection.execute(insert(batches).values(**row, lines=text)).inserted_primary_key
+    batch_id = int(key[0]) if key else 0
+    return Batch(batch_id=batch_id, attempt_id=attempt.attempt_id, rank=stream.rank, lines=fresh)
+
+
+def _gap(stream: Stream, known: int) -> Conflict:
+    message = f"Lines of rank {stream.rank}, process {stream.process}, do not go on after line {known}."
+    detail = {"rank": stream.rank, "process": stream.process, "have": known}
+    return Conflict("events-gap", message, "Send again from the line after that one.", detail=detail)
+
+
+def _put_cursor(connection: Connection, place: tuple[str, int, str], *, q: int, known: int) -> None:
+    attempt_id, rank, process = place
+    if known == 0:
+        row = {"attempt_id": attempt_id, "rank": rank, "process": process, "q": q}
+        connection.execute(insert(cursors).values(row))
+        return
+    here = (cursors.c.attempt_id == attempt_id, cursors.c.rank == rank, cursors.c.process == process)
+    connection.execute(update(cursors).where(*here).values(q=q))
+
+
+def _put_series(connection: Connection, place: tuple[str, int, str], fold: bytes) -> None:
+    attempt_id, rank, key = place
+    here = (series.c.attempt_id == attempt_id, series.c.rank == rank, series.c.key == key)
+    if connection.execute(update(series).where(*here).values(fold=fold)).rowcount == 0:
+        row = {"attempt_id": attempt_id, "rank": rank, "key": key, "fold": fold}
+        connection.execute(insert(series).values(row))

@@ -1,0 +1,81 @@
+"""What all parts of the ledger stand on: transactions, JSON columns, and the row of one attempt."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from slicelift.models import JobSpec, Status, from_dict
+from sqlalchemy import Connection, Engine, select
+
+from slicelift_hub.database import reading, writing
+from slicelift_hub.launcher.tables import attempts, runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRow:
+    """One attempt with what is needed to start, watch or end it. `cancel` is the reason asked for, or ""."""
+
+    attempt_id: str
+    run_id: str
+    promotion_id: str
+    attempt: int
+    owner: str
+    status: Status
+    spec: JobSpec
+    handle: str = ""
+    cancel: str = ""
+    drained: bool = False
+    ended: float | None = None
+
+
+class Rows:
+    """Transactions on the ledger. Writers of this process queue on a lock, which is fairer than SQLite's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._write_lock = threading.Lock()
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction with the write lock held from its first line."""
+        with self._write_lock, writing(self.engine) as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One consistent view."""
+        with reading(self.engine) as connection:
+            yield connection
+
+
+def dumps(value: Any) -> str:
+    """JSON in one canonical form: equal values give equal text. NaN stays as Python writes it."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def find_attempts(connection: Connection, *conditions: Any) -> list[AttemptRow]:
+    """Attempts that meet all conditions, oldest first."""
+    query = select(attempts, runs.c.promotion_id, runs.c.spec).join(runs, runs.c.run_id == attempts.c.run_id)
+    rows = connection.execute(query.where(*conditions).order_by(attempts.c.created, attempts.c.attempt))
+    return [_attempt_row(row) for row in rows]
+
+
+def _attempt_row(row: Any) -> AttemptRow:
+    return AttemptRow(
+        attempt_id=row.attempt_id,
+        run_id=row.run_id,
+        promotion_id=row.promotion_id,
+        attempt=row.attempt,
+        owner=row.owner,
+        status=Status(row.status),
+        spec=from_dict(JobSpec, json.loads(row.spec)),
+        handle=row.handle,
+        cancel=row.cancel,
+        drained=row.drained,
+        ended=row.ended,
+    )

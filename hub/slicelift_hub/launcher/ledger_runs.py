@@ -1,0 +1,287 @@
+"""Runs and attempts: submit, retry, cancel, and every step of a status. One step is one transaction."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from slicelift.errors import Conflict, NotFound
+from slicelift.models import JobSpec, JobStatus, Status, to_dict
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from slicelift_hub import leases
+from slicelift_hub.launcher.ledger_rows import AttemptRow, Rows, dumps, find_attempts
+from slicelift_hub.launcher.tables import attempts, changes, runs
+
+TERMINAL = tuple(status.value for status in Status if status.terminal)
+# what a backend says beside a terminal status while the agent still sends what the job left
+DELIVERING = "delivering"
+_STEPS = {Status.WAITING: 0, Status.STARTING: 1, Status.RUNNING: 2}
+
+TokenOf = Callable[[str], str]
+
+
+class RunRows(Rows):
+    """The part of the ledger that changes runs."""
+
+    def submit(
+        self, owner: str, promotion_id: str, *, spec: JobSpec, snapshot: Mapping[str, Any], token_of: TokenOf
+    ) -> tuple[str, bool]:
+        """Accept a job once: (run id, whether it is new). It waits for its lease from here on.
+
+        `token_of` gives the attempt's token, of which only the hash is kept. Raises `promotion-differs` when
+        the promotion id is known with another spec or belongs to someone else.
+        """
+        text = dumps(to_dict(spec))
+        with self.writing() as connection:
+            known = connection.execute(select(runs).where(runs.c.promotion_id == promotion_id)).first()
+            if known is not None:
+                _must_be_same(known, owner, text)
+                return known.run_id, False
+            run_id = _make_run_id()
+            row = {"run_id": run_id, "promotion_id": promotion_id, "owner": owner, "name": spec.name}
+            row |= {"spec": text, "snapshot": dumps(dict(snapshot)), "status": Status.WAITING}
+            connection.execute(insert(runs).values(**row, created=time.time()))
+            _add_attempt(connection, owner, run_id=run_id, attempt=1, token_of=token_of, spec=spec)
+            return run_id, True
+
+    def retry(self, owner: str, run_id: str, *, token_of: TokenOf) -> str:
+        """Queue the next attempt of a run that is over; its attempt id. Raises `attempt-not-over`."""
+        with self.writing() as connection:
+            last = _last_attempt(connection, owner, run_id)
+            if not last.status.terminal:
+                message = f"Attempt {last.attempt} of {run_id} is {last.status}: only one that is over can be retried."
+                raise Conflict(
+                    "attempt-not-over", message, f"Wait for its end, or run `slicelift cancel {run_id}`."
+                )
+            number = last.attempt + 1
+            values = {"attempt": number, "status": Status.WAITING}
+            connection.execute(update(runs).where(runs.c.run_id == run_id).values(values))
+            return _add_attempt(
+                connection, owner, run_id=run_id, attempt=number, token_of=token_of, spec=last.spec
+            )
+
+    def cancel(self, owner: str, run_id: str, *, reason: str) -> AttemptRow:
+        """Ask for the end of the last attempt: one that waits is KILLED at once, one that is over stays as it is.
+
+        Otherwise it is CANCELLING until its processes are proved gone. Idempotent; the first reason stays.
+        """
+        with self.writing() as connection:
+            last = _last_attempt(connection, owner, run_id)
+            return _ask_to_end(connection, last, reason)
+
+    def cancel_started(self, *, reason: str) -> list[AttemptRow]:
+        """Ask for the end of everything that holds a lease; jobs that wait go on waiting."""
+        with self.writing() as connection:
+            live = find_attempts(connection, attempts.c.status.not_in((*TERMINAL, Status.WAITING)))
+            return [_ask_to_end(connection, row, reason) for row in live]
+
+    def grant(self) -> list[AttemptRow]:
+        """Serve the queue; the attempts that got all they asked for, now STARTING."""
+        with self.writing() as connection:
+            served = leases.grant(connection)
+            mine = find_attempts(
+                connection, attempts.c.attempt_id.in_(served), attempts.c.status == Status.WAITING
+            )
+            for row in mine:
+                _move(connection, row.attempt_id, JobStatus(status=Status.STARTING))
+            return [replace(row, status=Status.STARTING) for row in mine]
+
+    def observe(self, attempt_id: str, status: JobStatus) -> bool:
+        """Fold one look of the backend into the ledger; whether anything changed.
+
+        A step back (RUNNING to STARTING, or away from a terminal status) is ignored. A terminal status frees
+        the attempt's lease in the same transaction; with another phase than "delivering" it also says that the
+        agent has sent everything.
+        """
+        with self.writing() as connection:
+            changed = _move(connection, attempt_id, status)
+            if changed and status.status.terminal and status.phase != DELIVERING:
+                here = attempts.c.attempt_id == attempt_id
+                connection.execute(update(attempts).where(here).values(drained=True))
+            return changed
+
+    def agent_said(self, attempt_id: str, status: JobStatus, *, ranks: list[Any], drained: bool) -> bool:
+        """Fold in a state post of the agent; whether anything changed."""
+        with self.writing() as connection:
+            changed = _move(connection, attempt_id, status)
+            row = connection.execute(select(attempts).where(attempts.c.attempt_id == attempt_id)).one()
+            values: dict[str, Any] = {"drained": True} if drained and not row.drained else {}
+            if ranks and dumps(ranks) != row.ranks:
+                values["ranks"] = dumps(ranks)
+            if values:
+                connection.execute(update(attempts).where(attempts.c.attempt_id == attempt_id).values(values))
+            return changed or bool(values)
+
+    def set_handle(self, attempt_id: str, handle: str) -> None:
+        """The backend has it."""
+        with self.writing() as connection:
+            connection.execute(
+                update(attempts).where(attempts.c.attempt_id == attempt_id).values(handle=handle)
+            )
+
+    def active(self) -> list[AttemptRow]:
+        """All attempts that hold something or wait, oldest first."""
+        with self.reading() as connection:
+            return find_attempts(connection, attempts.c.status.not_in(TERMINAL))
+
+    def attempt(self, attempt_id: str) -> AttemptRow | None:
+        """One attempt by id, whoever owns it."""
+        with self.reading() as connection:
+            return next(iter(find_attempts(connection, attempts.c.attempt_id == attempt_id)), None)
+
+    def attempt_of_token(self, token: str) -> AttemptRow | None:
+        """The attempt whose token this is."""
+        with self.reading() as connection:
+            condition = attempts.c.token_hash == hash_token(token)
+            return next(iter(find_attempts(connection, condition)), None)
+
+    def ended_before(self, moment: float) -> list[AttemptRow]:
+        """Attempts that ended before `moment` and still hold folders at the backend."""
+        with self.reading() as connection:
+            return find_attempts(connection, attempts.c.ended < moment, attempts.c.discarded.is_(False))
+
+    def mark_discarded(self, attempt_id: str) -> None:
+        """The backend has freed what the attempt held."""
+        with self.writing() as connection:
+            connection.execute(
+                update(attempts).where(attempts.c.attempt_id == attempt_id).values(discarded=True)
+            )
+
+    def declare_inventory(self, items: list[leases.Item]) -> dict[str, leases.Pool]:
+        """Make the machine be `items`; the pools it has."""
+        with self.writing() as connection:
+            leases.declare(connection, items)
+            return leases.capacity(connection)
+
+    def held(self, attempt_id: str) -> list[leases.Item]:
+        """What the attempt has leased."""
+        with self.reading() as connection:
+            return leases.held(connection, attempt_id)
+
+    def capacity(self) -> dict[str, leases.Pool]:
+        """Every pool with what is free in it."""
+        with self.reading() as connection:
+            return leases.capacity(connection)
+
+    def queue_length(self, pools: set[str] | None = None) -> int:
+        """How many requests wait, for any of `pools` (None: in all)."""
+        with self.reading() as connection:
+            rows = connection.scalars(select(leases.lease_queue.c.needs))
+            return sum(1 for needs in rows if pools is None or pools & set(json.loads(needs)))
+
+
+def hash_token(token: str) -> str:
+    """What is kept of an attempt's token. The token has 256 random bits, so a plain digest is enough."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def make_needs(spec: JobSpec) -> dict[str, int]:
+    """What a spec leases: one slice, or one slot per worker and its GPUs."""
+    if spec.slice is not None:
+        return {spec.slice: 1}
+    gpus = spec.workers * spec.gpus_per_worker
+    return {leases.SLOTS: spec.workers} | ({leases.GPUS: gpus} if gpus else {})
+
+
+def _make_run_id() -> str:
+    return "r-" + base64.b32encode(secrets.token_bytes(8)).decode().lower()[:12]
+
+
+def _must_be_same(known: Row[Any], owner: str, text: str) -> None:
+    if known.owner == owner and known.spec == text:
+        return
+    message = f"Promotion {known.promotion_id} was submitted before with another spec."
+    raise Conflict(
+        "promotion-differs", message, "A changed job is a new promotion: submit it under a new id."
+    )
+
+
+def _add_attempt(
+    connection: Connection, owner: str, *, run_id: str, attempt: int, token_of: TokenOf, spec: JobSpec
+) -> str:
+    attempt_id = f"{run_id}-{attempt}"
+    row = {"attempt_id": attempt_id, "run_id": run_id, "attempt": attempt, "owner": owner}
+    row |= {"token_hash": hash_token(token_of(attempt_id)), "status": Status.WAITING, "created": time.time()}
+    connection.execute(insert(attempts).values(row))
+    _remember(connection, run_id, attempt=attempt, status=JobStatus(status=Status.WAITING))
+    leases.enqueue(connection, attempt_id, make_needs(spec))
+    return attempt_id
+
+
+def _last_attempt(connection: Connection, owner: str, run_id: str) -> AttemptRow:
+    newest = select(func.max(attempts.c.attempt)).where(attempts.c.run_id == run_id).scalar_subquery()
+    mine = (attempts.c.run_id == run_id, attempts.c.owner == owner, attempts.c.attempt == newest)
+    found = find_attempts(connection, *mine)
+    if not found:
+        raise NotFound(
+            "run-unknown", f"There is no run {run_id} of yours.", "`slicelift jobs` lists your runs."
+        )
+    return found[0]
+
+
+def _ask_to_end(connection: Connection, row: AttemptRow, reason: str) -> AttemptRow:
+    if row.status.terminal or row.cancel:
+        return row
+    after = Status.KILLED if row.status == Status.WAITING else Status.CANCELLING
+    connection.execute(update(attempts).where(attempts.c.attempt_id == row.attempt_id).values(cancel=reason))
+    _move(connection, row.attempt_id, JobStatus(status=after, reason=reason))
+    return replace(row, status=after, cancel=reason)
+
+
+def _move(connection: Connection, attempt_id: str, after: JobStatus) -> bool:
+    row = connection.execute(select(attempts).where(attempts.c.attempt_id == attempt_id)).one()
+    before = Status(row.status)
+    if before.terminal or _is_step_back(before, after.status):
+        return False
+    values = _differences(row, after)
+    if not values:
+        return False
+    now = time.time()
+    if row.started is None and after.status == Status.STARTING:
+        values["started"] = now
+    if after.status.terminal:
+        values["ended"] = now
+        leases.release(connection, attempt_id)
+    connection.execute(update(attempts).where(attempts.c.attempt_id == attempt_id).values(values))
+    current = (runs.c.run_id == row.run_id, runs.c.attempt == row.attempt)
+    connection.execute(update(runs).where(*current).values(status=after.status))
+    if values.keys() & {"status", "reason", "message"}:
+        _remember(connection, row.run_id, attempt=row.attempt, status=after)
+    return True
+
+
+def _is_step_back(before: Status, after: Status) -> bool:
+    if after.terminal or before == after:
+        return False
+    if before == Status.CANCELLING:
+        return True
+    return _STEPS.get(after, 9) < _STEPS.get(before, 0)
+
+
+def _differences(row: Row[Any], after: JobStatus) -> dict[str, Any]:
+    """The columns that change. An empty word never wipes out a known one while the status stays."""
+    values: dict[str, Any] = {}
+    for name in ("phase", "reason", "message"):
+        word = getattr(after, name)
+        if word != getattr(row, name) and (word or row.status != after.status):
+            values[name] = word
+    if row.status != after.status:
+        values["status"] = after.status
+    if after.exit_code is not None and after.exit_code != row.exit_code:
+        values["exit_code"] = after.exit_code
+    failure = None if after.failure is None else dumps(to_dict(after.failure))
+    if failure is not None and failure != row.failure:
+        values["failure"] = failure
+    return values
+
+
+def _remember(connection: Connection, run_id: str, *, attempt: int, status: JobStatus) -> None:
+    row = {"run_id": run_id, "attempt": attempt, "time": time.time(), "status": status.status}
+    connection.execute(insert(changes).values(**row, reason=status.reason, message=status.message))

@@ -1,0 +1,171 @@
+"""What users see of runs, read from the ledger alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from slicelift.errors import NotFound
+from slicelift.models import Failure, JobSpec, ModelVersionView, RunView, Status, StatusChange, from_dict
+from sqlalchemy import Connection, Row, Select, select
+
+from slicelift_hub import leases
+from slicelift_hub.launcher.ledger_assets import version_view
+from slicelift_hub.launcher.ledger_rows import Rows
+from slicelift_hub.launcher.live import Live
+from slicelift_hub.launcher.tables import attempts, changes, runs, versions
+
+
+class ViewRows(Rows):
+    """The part of the ledger that shows runs. Someone else's run is as unknown as one that never was."""
+
+    def view(self, run_id: str) -> RunView:
+        """One run, whoever owns it."""
+        with self.reading() as connection:
+            found = _views(connection, _newest_first().where(runs.c.run_id == run_id))
+        return _the_one(found, run_id)
+
+    def find(self, owner: str, ident: str) -> RunView:
+        """A run of `owner` by run id or promotion id. Raises `run-unknown`."""
+        name = runs.c.promotion_id if ident.startswith("p-") else runs.c.run_id
+        with self.reading() as connection:
+            found = _views(connection, _newest_first().where(name == ident, runs.c.owner == owner))
+        return _the_one(found, ident)
+
+    def list_runs(
+        self, owner: str, *, statuses: tuple[Status, ...] = (), limit: int = 50, before: str | None = None
+    ) -> list[RunView]:
+        """Newest first; `before` is the run id of the last one already seen."""
+        query = _newest_first().where(runs.c.owner == owner).limit(limit)
+        if statuses:
+            query = query.where(runs.c.status.in_(statuses))
+        if before:
+            seen = select(runs.c.seq).where(runs.c.run_id == before).scalar_subquery()
+            query = query.where(runs.c.seq < seen)
+        with self.reading() as connection:
+            return _views(connection, query)
+
+    def waiting_runs(self) -> list[RunView]:
+        """Everyone in the queue: their positions change together."""
+        with self.reading() as connection:
+            return _views(connection, _newest_first().where(runs.c.status == Status.WAITING))
+
+    def attempts_of(self, run_id: str) -> list[dict[str, Any]]:
+        """Every attempt of a run in plain JSON types, oldest first."""
+        query = select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.attempt)
+        with self.reading() as connection:
+            return [_attempt_view(row) for row in connection.execute(query)]
+
+
+def _newest_first() -> Select[Any]:
+    same = (attempts.c.run_id == runs.c.run_id) & (attempts.c.attempt == runs.c.attempt)
+    wanted = [
+        column
+        for column in attempts.c
+        if column.name not in ("run_id", "owner", "status", "created", "attempt")
+    ]
+    return select(runs, *wanted).join(attempts, same).order_by(runs.c.seq.desc())
+
+
+def _the_one(found: list[RunView], ident: str) -> RunView:
+    if not found:
+        raise NotFound(
+            "run-unknown", f"There is no run {ident} of yours.", "`slicelift jobs` lists your runs."
+        )
+    return found[0]
+
+
+def _views(connection: Connection, query: Select[Any]) -> list[RunView]:
+    rows = connection.execute(query).all()
+    ids = [row.run_id for row in rows]
+    history = _history(connection, ids)
+    models = _models(connection, ids)
+    places = leases.positions(connection) if any(row.status == Status.WAITING for row in rows) else {}
+    return [
+        _view(
+            row,
+            history=history.get(row.run_id, ()),
+            models=models.get(row.run_id, ()),
+            position=places.get(row.attempt_id),
+        )
+        for row in rows
+    ]
+
+
+def _history(connection: Connection, ids: list[str]) -> dict[str, tuple[StatusChange, ...]]:
+    rows = connection.execute(select(changes).where(changes.c.run_id.in_(ids)).order_by(changes.c.id))
+    return _grouped((row.run_id, _change(row)) for row in rows)
+
+
+def _models(connection: Connection, ids: list[str]) -> dict[str, tuple[ModelVersionView, ...]]:
+    registered = (versions.c.run_id.in_(ids), versions.c.version.is_not(None))
+    rows = connection.execute(select(versions).where(*registered).order_by(versions.c.id)).all()
+    return _grouped((row.run_id, version_view(connection, row)) for row in rows)
+
+
+def _grouped(pairs: Iterable[tuple[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    result: dict[str, list[Any]] = {}
+    for key, value in pairs:
+        result.setdefault(key, []).append(value)
+    return {key: tuple(values) for key, values in result.items()}
+
+
+def _change(row: Row[Any]) -> StatusChange:
+    return StatusChange(
+        time=row.time, attempt=row.attempt, status=Status(row.status), reason=row.reason, message=row.message
+    )
+
+
+def _view(
+    row: Row[Any],
+    *,
+    history: tuple[StatusChange, ...],
+    models: tuple[ModelVersionView, ...],
+    position: int | None,
+) -> RunView:
+    live = Live.from_json(row.live)
+    return RunView(
+        promotion_id=row.promotion_id,
+        run_id=row.run_id,
+        name=row.name,
+        owner=row.owner,
+        status=Status(row.status),
+        spec=from_dict(JobSpec, json.loads(row.spec)),
+        attempt=row.attempt,
+        handle=row.handle,
+        mlflow_run_id=row.mlflow_run_id,
+        phase=row.phase,
+        reason=row.reason,
+        message=row.message,
+        position=position,
+        failure=None if row.failure is None else from_dict(Failure, json.loads(row.failure)),
+        exit_code=row.exit_code,
+        created=row.created,
+        started=row.started,
+        ended=row.ended,
+        latest=live.latest(),
+        dropped_points=live.dropped,
+        ranks=live.ranks(json.loads(row.ranks)),
+        history=history,
+        models=models,
+    )
+
+
+def _attempt_view(row: Row[Any]) -> dict[str, Any]:
+    live = Live.from_json(row.live)
+    return {
+        "attempt": row.attempt,
+        "status": row.status,
+        "reason": row.reason,
+        "message": row.message,
+        "started": row.started,
+        "ended": row.ended,
+        "exit_code": row.exit_code,
+        "ranks": list(live.ranks(json.loads(row.ranks))),
+        "failure": None if row.failure is None else json.loads(row.failure),
+        "dropped_points": live.dropped,
+        "params": live.params,
+        "tags": live.tags,
+        "checkpoint": live.checkpoint,
+    }

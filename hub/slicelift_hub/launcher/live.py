@@ -1,0 +1,66 @@
+"""What a card shows of an attempt beside its curves: the newest values, parameters, tags, and signs of life."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MAX_NAMES = 1000
+MAX_TEXT = 8000
+
+
+@dataclass(kw_only=True)
+class Live:
+    """Folded from the log of events; small whatever a job logs.
+
+    `metrics` maps a name (`loss` of rank 0, `rank/3/loss` of others) to [step, value, time]; `seen` maps a rank to
+    [time of its last line, its last step]; `dropped` counts points that were thinned before they were sent.
+    """
+
+    metrics: dict[str, list[Any]] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    checkpoint: dict[str, Any] | None = None
+    dropped: int = 0
+    seen: dict[str, list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, text: str) -> Live:
+        """What `to_json` wrote; `{}` is a fresh one."""
+        return cls(**json.loads(text))
+
+    def to_json(self) -> str:
+        """For the ledger."""
+        return json.dumps(asdict(self))
+
+    def set_metric(self, rank: int, key: str, *, step: int, time: float, value: float) -> None:
+        """Keep the value if it is not older than the known one: what was logged last, not the highest step."""
+        name = key if rank == 0 else f"rank/{rank}/{key}"
+        known = self.metrics.get(name)
+        if (known is None and len(self.metrics) < MAX_NAMES) or (known is not None and time >= known[2]):
+            self.metrics[name] = [step, value, time]
+
+    def set_words(self, kind: str, words: dict[str, Any]) -> None:
+        """Parameters (`param`) or tags (`tag`), as text, newest wins."""
+        target = self.params if kind == "param" else self.tags
+        for name, value in words.items():
+            if name in target or len(target) < MAX_NAMES:
+                target[str(name)[:250]] = str(value)[:MAX_TEXT]
+
+    def touch(self, rank: int, *, time: float, step: int | None) -> None:
+        """A line of this rank came in."""
+        known = self.seen.get(str(rank), [time, None])
+        self.seen[str(rank)] = [max(known[0], time), known[1] if step is None else step]
+
+    def latest(self) -> dict[str, tuple[int, float]]:
+        """As `RunView.latest` has it."""
+        return {name: (step, value) for name, (step, value, _) in self.metrics.items()}
+
+    def ranks(self, posted: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+        """The agent's rows `{rank, pid, state}` and what the ranks logged, as one row per rank."""
+        rows = {int(row["rank"]): {"rank": int(row["rank"]), "state": row.get("state", "")} for row in posted}
+        for rank, (time, step) in self.seen.items():
+            row = rows.setdefault(int(rank), {"rank": int(rank), "state": ""})
+            row |= {"last_seen": time, "step": step}
+        return tuple({"last_seen": None, "step": None} | rows[rank] for rank in sorted(rows))

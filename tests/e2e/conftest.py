@@ -1,0 +1,202 @@
+"""Everything from outside: a real project, a real `slicelift up`, the real command line, MLflow's own database."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = (
+    "quickstart.ipynb",
+    "prepare_demo.py",
+    ".dvc/config",
+    ".dvc/.gitignore",
+    ".dvcignore",
+    "data/digits.dvc",
+    "data/.gitignore",
+)
+SLICELIFT = [sys.executable, "-m", "slicelift"]
+
+
+@dataclass
+class Done:
+    """What a finished command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The object on the last line of stdout."""
+        answer = json.loads(self.out.strip().split("\n")[-1])
+        assert isinstance(answer, dict)
+        return answer
+
+    def __str__(self) -> str:
+        return f"exit {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+@dataclass
+class Desk:
+    """A user's desk: a project folder, a home of one's own, and the command line."""
+
+    project: Path
+    home: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    up: subprocess.Popen[str] | None = None
+
+    def slicelift(
+        self, *arguments: str | Path, cwd: Path | None = None, stdin: str | None = None, timeout: float = 180
+    ) -> Done:
+        """Run one command to its end."""
+        done = subprocess.run(
+            [*SLICELIFT, *map(str, arguments)],
+            cwd=cwd or self.project,
+            env=self.variables,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return os.environ | {"SLICELIFT_HOME": str(self.home)} | self.environment
+
+    def start(self, *options: str, wait_seconds: float = 90) -> None:
+        """`slicelift up` on free ports, until the launcher answers."""
+        log = (self.home.parent / "up.log").open("a")
+        self.up = subprocess.Popen(
+            [*SLICELIFT, "up", "--port", str(free_port()), *options],
+            cwd=self.project,
+            env=self.variables,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        wait_for(
+            lambda: (self.home / "launcher.json").exists() and self.slicelift("jobs", "--json").code == 0,
+            wait_seconds,
+        )
+
+    def stop(self, how: signal.Signals = signal.SIGINT, timeout: float = 60) -> int:
+        """Ctrl-C of `up`; its exit status."""
+        assert self.up is not None
+        if self.up.poll() is None:
+            self.up.send_signal(how)
+        code = self.up.wait(timeout)
+        self.up = None
+        return code
+
+    @property
+    def launcher_pid(self) -> int:
+        return int(json.loads((self.home / "launcher.json").read_text())["pid"])
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """The run's view, as the launcher tells it."""
+        return self.slicelift("status", run_id, "--json").json
+
+    def wait_for_status(self, run_id: str, *statuses: str, seconds: float = 90) -> dict[str, Any]:
+        """Poll until the run stands at one of the statuses; the view at that moment."""
+        seen: dict[str, Any] = {}
+
+        def there() -> bool:
+            seen.update(self.run(run_id))
+            return seen["status"] in statuses
+
+        wait_for(there, seconds, lambda: f"run {run_id} stands at {seen.get('status')}: {seen}")
+        return seen
+
+    def mlflow(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Rows of MLflow's own database, read only."""
+        with sqlite3.connect(f"file:{self.home}/mlflow/mlflow.db?mode=ro", uri=True, timeout=20) as database:
+            return database.execute(query, values).fetchall()
+
+    def ledger(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Rows of the ledger, read only."""
+        with sqlite3.connect(f"file:{self.home}/ledger.db?mode=ro", uri=True, timeout=20) as database:
+            return database.execute(query, values).fetchall()
+
+    def notebook(self, name: str, *cells: str | tuple[str, str], kernel: str = "python3") -> Path:
+        """Write a notebook into the project; a cell is its source, or (source, tag)."""
+        made = nbformat.v4.new_notebook(
+            metadata={"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}}
+        )
+        for index, cell in enumerate(cells):
+            source, tags = (cell, []) if isinstance(cell, str) else (cell[0], [cell[1]])
+            made.cells.append(
+                nbformat.v4.new_code_cell(source, id=f"cell{index}", metadata={"tags": tags} if tags else {})
+            )
+        path = self.project / "notebooks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(made, path)
+        return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(
+    there: Callable[[], Any], seconds: float, told: Callable[[], str] = lambda: "it did not come"
+) -> None:
+    """Poll until true; fails with what `told` says."""
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end, told()
+        time.sleep(0.1)
+
+
+def make_project(root: Path) -> Path:
+    """The demo project in a git repository of its own, data written and pushed."""
+    for name in DEMO:
+        (root / "notebooks" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "notebooks" / name, root / "notebooks" / name)
+    (root / ".gitignore").write_text(".build/\noutputs/\n")
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "demo"]):
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *command], cwd=root, check=True
+        )
+    subprocess.run([sys.executable, "notebooks/prepare_demo.py"], cwd=root, check=True, capture_output=True)
+    return root
+
+
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """One running platform for the tests that do it no harm."""
+    base = tmp_path_factory.mktemp("desk")
+    made = Desk(project=make_project(base / "pro ject 数字"), home=base / "slicelift-home")
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def own_desk(desk: Desk, tmp_path: Path) -> Iterator[Desk]:
+    """A platform of one's own, for a test that kills parts of it; not started yet."""
+    project = tmp_path / "project"
+    shutil.copytree(desk.project, project, symlinks=True)
+    made = Desk(project=project, home=tmp_path / "slicelift-home")
+    yield made
+    if made.up is not None:
+        made.stop()

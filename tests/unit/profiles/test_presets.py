@@ -1,0 +1,97 @@
+"""Launch presets: names, bounds and the lint of their file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from slicelift_profiles import ProfileError, presets
+
+HEAD = "presets:\n"
+GOOD = "  - name: a\n    display_name: A\n    launcher: torchrun\n    workers: 1\n"
+
+FAULTS: dict[str, tuple[str, int, str, str]] = {
+    "an unknown launcher": (HEAD + GOOD.replace("torchrun", "slurm"), 4, "not-allowed", "Allowed: torchrun."),
+    "an unknown key": (HEAD + GOOD + "    max_worker: 2\n", 6, "unknown-key", "Did you mean max_workers?"),
+    "a name taken": (HEAD + GOOD + GOOD, 6, "duplicate-name", "taken"),
+    "more than its own bound": (
+        HEAD + GOOD.replace("workers: 1", "workers: 3") + "    max_workers: 2\n",
+        5,
+        "preset-too-large",
+        "more than its own max_workers 2",
+    ),
+    "a gang of slices": (HEAD + GOOD + "    slice: required\n", 2, "slice-gang", "max_workers: 1"),
+    "two defaults": (
+        HEAD + GOOD + "    default: true\n" + GOOD.replace("name: a", "name: b") + "    default: true\n",
+        11,
+        "two-defaults",
+        "Keep one",
+    ),
+    "a missing key": (
+        HEAD + "  - name: a\n    display_name: A\n    workers: 1\n",
+        2,
+        "missing-key",
+        "'launcher'",
+    ),
+    "no YAML": ("presets: [", 1, "yaml-syntax", "expected"),
+    "nothing": ("", 1, "wrong-type", "key presets"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_is_named_with_file_and_line_and_refused_to_programs(case: str, tmp_path: Path) -> None:
+    text, line, code, words = FAULTS[case]
+    path = tmp_path / "presets.yaml"
+    path.write_text(text, encoding="utf-8")
+    found = [fault for fault in presets.lint(path) if fault.code == code]
+    assert [(fault.file, fault.line) for fault in found] == [(str(path), line)], presets.lint(path)
+    assert words in str(found[0])
+    with pytest.raises(ProfileError, match="slicelift profiles lint"):
+        presets.load(path)
+
+
+def test_the_shipped_presets_are_what_can_be_launched() -> None:
+    assert presets.lint() == ()
+    assert presets.load().names == ("torchrun", "slice")
+
+
+def test_the_preset_follows_from_what_is_asked() -> None:
+    shipped = presets.load()
+    assert shipped.pick().name == "torchrun"
+    assert shipped.pick(slice="1g.10gb").name == "slice"
+    assert shipped.pick("torchrun", slice="1g.10gb").name == "torchrun"
+    with pytest.raises(ProfileError) as caught:
+        shipped.pick("torchrn")
+    assert caught.value.hint == "Did you mean torchrun? Presets: torchrun, slice."
+    assert presets.get("slice").max_workers == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("torchrun", {"workers": 1}),
+        ("torchrun", {"workers": 64, "gpus_per_worker": 8}),
+        ("slice", {"workers": 1, "slice": "1g.10gb"}),
+    ],
+)
+def test_what_a_preset_launches(name: str, asked: dict[str, object]) -> None:
+    presets.get(name).check(**asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "code"),
+    [
+        ("torchrun", {"workers": 0}, "bad-size"),
+        ("torchrun", {"workers": 1, "gpus_per_worker": -1}, "bad-size"),
+        ("torchrun", {"workers": 1, "slice": "1g.10gb"}, "slice-not-taken"),
+        ("slice", {"workers": 1}, "slice-missing"),
+        ("slice", {"workers": 2, "slice": "1g.10gb"}, "preset-too-large"),
+        ("slice", {"workers": 1, "slice": "1g.10gb", "gpus_per_worker": 1}, "slice-and-gpus"),
+        ("slice", {"workers": 1, "slice": "tiny"}, "bad-slice-name"),
+    ],
+)
+def test_what_a_preset_refuses(name: str, asked: dict[str, object], code: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        presets.get(name).check(**asked)  # type: ignore[arg-type]
+    assert caught.value.code == code
+    assert caught.value.hint
