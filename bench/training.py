@@ -37,7 +37,7 @@ def train_step():
         loss = torch.nn.functional.cross_entropy(model(inputs), labels)
         loss.backward()
         optimizer.step()
-    return float(loss)
+    return loss.detach().item()
 
 
 def seconds_of(steps):

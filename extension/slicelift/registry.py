@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slicelift.errors import NotFound, SliceliftError, UserError
+from slicelift.errors import Conflict, NotFound, SliceliftError, UserError
 from slicelift.models import ModelVersionView
 from slicelift.tracking import Mlflow, artifact_uri
 
@@ -21,6 +21,8 @@ RUN_TAG = "slicelift.run_id"
 DIGEST_TAG = "slicelift.model_digest"
 ADOPTED_TAG = "slicelift.registered_by"
 _PAGE = 1000
+# beyond these a name could end a URI early
+_FOREIGN_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]")
 _LINEAGE = (
     "slicelift.promotion_id",
     "slicelift.run_id",
@@ -31,6 +33,7 @@ _LINEAGE = (
     "slicelift.data_md5",
     "slicelift.notebook",
 )
+_ALIAS_HINT = "Letters, digits, - and _; not `latest`, not v with a number: MLflow keeps those for itself."
 # what an MLmodel directory holds beside the weights
 _DESCRIPTIONS = re.compile(
     r"(^|/)(MLmodel|model\.json|conda\.yaml|python_env\.yaml|[\w-]*requirements[\w-]*\.txt"
@@ -63,18 +66,19 @@ class VersionRequest:
 def register(mlflow: Mlflow, request: VersionRequest) -> ModelVersionView:
     """Log a model directory to its run and make it a version. Once per (run, digest), however often called.
 
+    The artifacts go to `model/<name>/<digest>`: a later attempt must not overwrite an earlier version's files.
     Raises `Unavailable` when MLflow is away, `RunGone`, and `UserError` when MLflow refuses the name.
     """
     digests = {item.path: item.sha256 for item in request.files}
-    weights = request.weights_file or _weights_of(
-        {item.path: item.blob.stat().st_size for item in request.files}
-    )
+    sizes = {item.path: item.blob.stat().st_size for item in request.files}
+    weights = request.weights_file or _weights_of(sizes)
     content = _content_tags(digests, weights_file=weights, digest=request.digest)
     tags = {**request.tags, RUN_TAG: request.run_id, **content}
     known = find_version(mlflow, request.name, run_id=request.run_id, digest=tags[DIGEST_TAG])
     if known is not None:
         return known
-    source = f"{artifact_uri(mlflow, request.mlflow_run_id)}/model/{request.name}"
+    place = f"{_FOREIGN_CHARACTERS.sub('-', request.name)}/{tags[DIGEST_TAG][:12]}"
+    source = f"{artifact_uri(mlflow, request.mlflow_run_id)}/model/{place}"
     _upload(mlflow, _root(source), request.files)
     _make_registered_model(mlflow, request.name)
     body = {
@@ -112,18 +116,12 @@ def set_alias(mlflow: Mlflow, name: str, *, alias: str, version: str) -> ModelVe
         body = {"name": name, "alias": alias, "version": version}
         mlflow.post("registered-models/alias", body)
     except UserError as refusal:
-        hint = (
-            "Letters, digits, - and _; not `latest`, and not v with a number: MLflow keeps those for itself."
-        )
-        raise UserError(
-            "alias-refused", f"The alias {alias!r} cannot be set: {refusal.message}", hint
-        ) from refusal
+        message = f"The alias {alias!r} cannot be set: {refusal.message}"
+        raise UserError("alias-refused", message, _ALIAS_HINT) from refusal
     seen = _view(mlflow.get("registered-models/alias", name=name, alias=alias)["model_version"])
     if seen.version != version:
-        message = (
-            f"The alias {alias!r} of {name} was asked to be version {version}; MLflow says {seen.version}."
-        )
-        raise SliceliftError(
+        message = f"The alias {alias!r} of {name} was set to version {version}, but is {seen.version} now."
+        raise Conflict(
             "alias-changed-meanwhile", message, "Somebody else set it at the same time: look again."
         )
     return get_version(mlflow, name, version)

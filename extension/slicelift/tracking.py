@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 
 from slicelift.errors import NotFound, SliceliftError, Unavailable, UserError
-from slicelift.models import DataRef, JobSpec, Status
+from slicelift.models import DataRef, JobSpec, Snapshot, Status
 
 Point = dict[str, Any]
 
@@ -42,7 +42,7 @@ _STATUS = {Status.FINISHED: "FINISHED", Status.FAILED: "FAILED", Status.KILLED: 
 
 
 class TrackedRun(Protocol):
-    """What is told of a run. `snapshot` is the head of its snapshot in JSON types; times are Unix seconds."""
+    """What is told of a run. `snapshot` needs no files; times are Unix seconds."""
 
     @property
     def promotion_id(self) -> str: ...
@@ -59,7 +59,7 @@ class TrackedRun(Protocol):
     @property
     def spec(self) -> JobSpec: ...
     @property
-    def snapshot(self) -> Mapping[str, Any]: ...
+    def snapshot(self) -> Snapshot: ...
 
 
 class RunGone(NotFound):
@@ -360,16 +360,15 @@ def _create_run(mlflow: Mlflow, experiment: str, tracked: TrackedRun) -> str:
     return str(mlflow.create("runs/create", body)["run"]["info"]["run_id"])
 
 
-def _git_tags(snapshot: Mapping[str, Any]) -> dict[str, str]:
+def _git_tags(snapshot: Snapshot) -> dict[str, str]:
     """`git_commit` is the user's HEAD, `snapshot_commit` the one that holds exactly what ran."""
-    commit, branch = str(snapshot.get("base_commit", "")), str(snapshot.get("branch", ""))
     return {
-        "slicelift.git_commit": commit,
-        "slicelift.git_branch": branch,
-        "slicelift.git_dirty": str(snapshot.get("dirty", "")).lower(),
-        "slicelift.snapshot_commit": str(snapshot.get("commit", "")),
-        "mlflow.source.git.commit": commit,
-        "mlflow.source.git.branch": branch,
+        "slicelift.git_commit": snapshot.base_commit,
+        "slicelift.git_branch": snapshot.branch,
+        "slicelift.git_dirty": str(snapshot.dirty).lower(),
+        "slicelift.snapshot_commit": snapshot.commit,
+        "mlflow.source.git.commit": snapshot.base_commit,
+        "mlflow.source.git.branch": snapshot.branch,
     }
 
 
@@ -405,6 +404,8 @@ def _log_metrics(mlflow: Mlflow, run: str, points: Sequence[Point], *, skip_faul
     except Unavailable as fault:
         if not skip_faults or fault.code != "tracker-fault":
             raise
+    else:
+        return []
     if len(points) == 1:
         return list(points)
     halves = (points[: len(points) // 2], points[len(points) // 2 :])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -108,11 +108,11 @@ def _arguments(words: list[str]) -> Packages | None:
     found: dict[str, list[str]] = {"requirements": [], "files": [], "local": []}
     for word in rest:
         _sort(word, rest, found)
-    return Packages(**{key: tuple(value) for key, value in found.items()})  # type: ignore[arg-type]
+    requirements, files, local = (tuple(found[key]) for key in ("requirements", "files", "local"))
+    return Packages(requirements=requirements, files=files, local=local)
 
 
-def _sort(word: str, rest: object, found: dict[str, list[str]]) -> None:
-    following = iter(rest)  # type: ignore[call-overload]
+def _sort(word: str, following: Iterator[str], found: dict[str, list[str]]) -> None:
     if word in ("-r", "--requirement", "--file"):
         found["files"].append(next(following, ""))
     elif word.startswith(("-r", "--requirement=")) and word != "-r":

@@ -37,8 +37,15 @@ def prepare(
     scratch = folder.root / "scratch" / "warmup"
     write_json(request, {"cache": str(cache), "scratch": str(scratch), "refs": to_dict(cold)})
     command = [sys.executable, "-P", "-m", "slicelift.runtime.warmup", str(request)]
-    with subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as child:
-        last = _listen(child, say)
+    with subprocess.Popen(
+        command, env=dict(environment), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    ) as child:
+        try:
+            last = _listen(child, say)
+        except BaseException:
+            # a cancel interrupts the listening: the fetch ends with it
+            child.kill()
+            raise
     if not last.get("done"):
         raise _warmup_error(last, child.returncode)
 

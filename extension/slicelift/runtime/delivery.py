@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from slicelift.errors import NotFound, SliceliftError, Unavailable
 from slicelift.models import SnapshotFile, to_dict
-from slicelift.runtime.folder import read_object
+from slicelift.runtime.folder import read_object, write_json
 from slicelift.runtime.link import Link
 from slicelift.runtime.shipping import say
 
@@ -26,14 +26,21 @@ Look = tuple[int, int]
 
 
 class Outputs:
-    """Files below one folder. What was there before the job, and links, are no outputs of it."""
+    """Files below one folder. What was there before the job, and links, are no outputs of it.
 
-    def __init__(self, folder: Path) -> None:
+    `record` keeps what was there: it is written by the first who looks, before the job starts, and read by an
+    agent that delivers in its place.
+    """
+
+    def __init__(self, folder: Path, record: Path) -> None:
         self._folder = folder
         # path -> (size, mtime) as it was at the start, or when it was sent
-        self._sent: dict[str, Look] = {path: look for path, _, look in _plain_files(folder)}
+        self._sent: dict[str, Look] = {}
         self._seen: dict[str, Look] = {}
         self._refused: dict[str, Look] = {}
+        if not record.exists():
+            write_json(record, {path: look for path, _, look in _plain_files(folder)})
+        self._sent = {path: (int(look[0]), int(look[1])) for path, look in read_object(record).items()}
 
     def send(self, link: Link, *, final: bool) -> None:
         """Send what is new: all of it when `final`, else what two looks in a row found the same.
@@ -172,4 +179,3 @@ def _plain_files(folder: Path) -> Iterator[tuple[str, Path, Look]]:
                 continue
             if stat.S_ISREG(found.st_mode):
                 yield place.relative_to(folder).as_posix(), place, (found.st_size, found.st_mtime_ns)
-

@@ -14,6 +14,7 @@ GRACE_SECONDS = 10.0
 # what the launcher's own process may carry and no job must inherit: its rights, its tracker, its modules
 _PRIVATE = ("SLICELIFT_", "JUPYTERHUB_", "JPY_", "MLFLOW_", "TORCHELASTIC_", "CONFIGPROXY_")
 _NAMES = {
+    "JUPYTER_TOKEN",
     "PYTHONPATH",
     "PYTHONHOME",
     "PYTHONSTARTUP",

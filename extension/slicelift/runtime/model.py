@@ -1,7 +1,7 @@
-"""`slicelift.save_model`: a standard MLmodel directory, written whole or not at all, hashed where it is made.
+"""`slicelift.save_model`: a standard MLmodel directory, whole or not at all, hashed where it is made.
 
-MLflow (the user's own) only writes files here: no tracker is asked and nothing is registered. In a job the agent
-takes the directory from there, and the launcher registers it.
+MLflow (the user's own) only writes files here: no tracker is asked and nothing is registered. In a job the
+agent takes the directory from there, and the launcher registers it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from slicelift.errors import UserError
 from slicelift.runtime import contents, modelcode
-from slicelift.runtime.folder import write_json
+from slicelift.runtime.folder import locked, write_json
 from slicelift.runtime.metrics import as_float, check_name
 from slicelift.runtime.outputs import output_folder
 from slicelift.runtime.sink import latest
@@ -54,15 +54,15 @@ def save_model(
     flavor: str | None = None,
     metrics: Mapping[str, Any] | None = None,
 ) -> Path | None:
-    """Save `model` as an MLmodel directory; the last one saved under a name becomes its version when the job ends.
+    """Save `model` as an MLmodel directory; in a job the last one under a name becomes its next version.
 
     Rank 0 writes and returns the path, the others return None at once: call it on every rank or on rank 0 only.
-    A DDP or compiled module is saved as the module inside. `name` defaults to the job's model name, else to
-    the notebook's. `example` is one input (array, tensor, data frame) from which MLflow writes the signature.
-    `flavor` is a module of MLflow (`"sklearn"`, `"pytorch"`, `"pyfunc"`, ...), found by the model's class when left
-    out. `metrics` default to the last values logged. Outside a job: `./outputs/models/<name>`, replaced at each call.
+    A DDP or compiled module is saved as the module inside, in eval mode. `name` defaults to the job's model
+    name, else to the notebook's. `example` is one input (array, tensor, data frame), of which MLflow makes the
+    signature. `flavor` is a module of MLflow ("sklearn", "pytorch", "pyfunc", ...), by default found by the
+    model's class. `metrics` default to the last values logged. Outside a job: `./outputs/models/<name>`.
 
-    Raises UserError: `mlflow-missing`, `model-flavor`, `model-name`; OSError when the disk is full, with nothing left.
+    Raises UserError `mlflow-missing`, `model-flavor`, `model-name`; OSError on a full disk, with nothing left.
     """
     here = world()
     chosen = _checked_name(name or os.environ.get("SLICELIFT_MODEL_NAME") or _notebook_stem())
@@ -155,7 +155,9 @@ def _flavor_of(model: Any) -> str:
             return _FLAVORS[root]
     if "mlflow" in roots or callable(model):
         return "pyfunc"
-    raise _no_flavor(f"A model of type {type(model).__module__}.{type(model).__qualname__} has no known format.")
+    raise _no_flavor(
+        f"A model of type {type(model).__module__}.{type(model).__qualname__} has no known format."
+    )
 
 
 def _no_flavor(message: str) -> UserError:
@@ -169,11 +171,13 @@ def _write(writer: Any, model: Any, *, path: Path, example: Any) -> None:
         "code_paths": modelcode.local_sources() or None,
         "input_example": _as_arrays(example),
         # the format every model can be written in; MLflow's default needs an example or another package
-        "serialization_format": {"mlflow.pytorch": "pickle", "mlflow.sklearn": "cloudpickle"}.get(writer.__name__),
+        "serialization_format": {"mlflow.pytorch": "pickle", "mlflow.sklearn": "cloudpickle"}.get(
+            writer.__name__
+        ),
     }
     known = modelcode.parameters_of(writer.save_model)
     options = {key: value for key, value in wanted.items() if value is not None and key in known}
-    with _quiet(), _untouched(model):
+    with _quiet(), _evaluating(model):
         if writer.__name__ == "mlflow.pyfunc":
             writer.save_model(path=str(path), python_model=model, **options)
         else:
@@ -200,33 +204,37 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _untouched(model: Any) -> Iterator[None]:
-    """Put a torch module back as it was: MLflow runs an example on the CPU and in eval mode."""
-    if not hasattr(model, "modules") or not hasattr(model, "parameters"):
-        yield
-        return
-    modes = [(module, module.training) for module in model.modules()]
-    devices = {parameter.device for parameter in model.parameters()}
+def _evaluating(model: Any) -> Iterator[None]:
+    """A torch module in eval mode: so it is served, and an example must not move its running statistics."""
+    modes = [(module, module.training) for module in _submodules(model)]
     try:
+        for module, _ in modes:
+            module.training = False
         yield
     finally:
-        if len(devices) == 1 and {parameter.device for parameter in model.parameters()} != devices:
-            model.to(devices.pop())
         for module, mode in modes:
             module.training = mode
 
 
+def _submodules(model: Any) -> list[Any]:
+    found = model.modules() if hasattr(model, "named_parameters") else ()
+    return [module for module in found if hasattr(module, "training")]
+
+
 def _publish(temporary: Path, folder: Path, *, name: str, numbered: bool) -> Path:
-    """Give the finished directory its name, then take away what it replaces."""
-    if not numbered:
-        return _replace(temporary, folder / name)
-    former = [path for path in folder.glob("[0-9]*-*") if path.name.partition("-")[2] == name]
-    number = max((_number(path) for path in folder.glob("[0-9]*-*")), default=0)
-    while True:
-        number += 1
-        with contextlib.suppress(FileExistsError, OSError) if (folder / f"{number}-{name}").exists() else _nothing():
-            target = temporary.rename(folder / f"{number}-{name}")
-            break
-    for path in former:
-        _remove(path)
-    return target
+    """Give the finished directory its name and take away what it replaces; a reader sees whole ones only."""
+    with locked(folder / ".lock"):
+        saved = {path: path.name.partition("-") for path in folder.glob("[0-9]*-*")} if numbered else {}
+        number = 1 + max((int(parts[0]) for parts in saved.values() if parts[0].isdigit()), default=0)
+        target = folder / (f"{number}-{name}" if numbered else name)
+        for former in (path for path, parts in saved.items() if parts[2] == name):
+            _remove(former)
+        if not numbered and target.exists():
+            _remove(target)
+        return temporary.rename(target)
+
+
+def _remove(path: Path) -> None:
+    aside = path.with_name(f".{path.name}.{time.monotonic_ns()}.old")
+    path.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)

@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,9 +102,28 @@ def become_subreaper() -> None:
 def reap_orphans(spare: Iterable[int] = ()) -> None:
     """Collect the exit status of adopted children; those in `spare` are left to who waits for them."""
     spared = set(spare)
-    for pid in _children(os.getpid()):
-        if pid not in spared:
-            _collect(pid)
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        # the same child comes first again until it is collected: its owner does that in a moment
+        if ended is None or ended.si_pid in spared:
+            return
+        _collect(ended.si_pid)
+
+
+def offspring(pid: int) -> set[tuple[int, int]]:
+    """Descendants of a process by the kernel's own lists: cheap, but a process that just moves may be missed."""
+    found: set[tuple[int, int]] = set()
+    queue = [pid]
+    while queue:
+        for child in _listed_children(queue.pop()):
+            process = look(child)
+            if process and process.key not in found:
+                found.add(process.key)
+                queue.append(child)
+    return found
 
 
 def find(tree: Tree) -> list[Process]:
@@ -211,9 +231,7 @@ def _wait_empty(search: Callable[[], list[Process]], seen: set[tuple[int, int]],
         time.sleep(0.05)
 
 
-def _kill_all(
-    search: Callable[[], list[Process]], seen: set[tuple[int, int]], until: float
-) -> list[Process]:
+def _kill_all(search: Callable[[], list[Process]], seen: set[tuple[int, int]], until: float) -> list[Process]:
     """Two empty searches in a row: a fork during the first one is caught by the second."""
     empty = 0
     while empty < 2:
@@ -227,21 +245,16 @@ def _kill_all(
     return []
 
 
-def _children(pid: int) -> list[int]:
-    """Direct children, zombies included."""
-    return [child for child in _pids() if _parent_of(child) == pid]
+def _listed_children(pid: int) -> list[int]:
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, path.read_text(encoding="ascii").split())
+    return found
 
 
 def _pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def _parent_of(pid: int) -> int:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(text.rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
 
 
 def _collect(pid: int) -> None:

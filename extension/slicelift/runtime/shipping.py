@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from slicelift.errors import Conflict, NotFound, SliceliftError, Unavailable
@@ -52,12 +52,18 @@ class Report:
 class Shipper(threading.Thread):
     """Ships until told to finish and everything is there, or until the launcher does not want it any more.
 
-    `secrets` are values to mask in logs.
-    `cancelled` is set when the launcher's answer asks to end the job, `gone` when it no longer knows the attempt.
+    `secrets` are values to mask in logs; `on_cancel` is called once when the launcher wants the job to end.
+    `cancelled` is set then, `gone` when it no longer knows the attempt.
     """
 
     def __init__(
-        self, folder: AttemptFolder, link: Link, report: Report, *, secrets: Iterable[str] = ()
+        self,
+        folder: AttemptFolder,
+        link: Link,
+        report: Report,
+        *,
+        secrets: Iterable[str],
+        on_cancel: Callable[[], None],
     ) -> None:
         super().__init__(name="shipper", daemon=True)
         self.cancelled = threading.Event()
@@ -66,6 +72,7 @@ class Shipper(threading.Thread):
         self._folder = folder
         self._link = link
         self._report = report
+        self._on_cancel = on_cancel
         self._spool = Spool(folder.root / "spool")
         self._tails: dict[str, Tail] = {}
         self._secrets = tuple(secrets)
@@ -134,7 +141,9 @@ class Shipper(threading.Thread):
             answer = None
         self._told = (version, time.monotonic())
         if isinstance(answer, dict) and answer.get("cancel"):
-            self.cancelled.set()
+            if not self.cancelled.is_set():
+                self.cancelled.set()
+                self._on_cancel()
 
     def _send_events(self) -> bool:
         """Send batches until there is nothing more (True) or the logs must have their turn (False)."""

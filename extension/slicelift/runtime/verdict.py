@@ -23,9 +23,7 @@ from slicelift.models import (
 from slicelift.runtime.folder import AttemptFolder, read_object
 from slicelift.runtime.masking import mask
 
-_OUT_OF_MEMORY = (
-    "was killed by SIGKILL; if nobody did that, the kernel's out-of-memory killer is the usual cause: see dmesg"
-)
+_OUT_OF_MEMORY = "was killed by SIGKILL; if nobody did that, the kernel's out-of-memory killer is the usual cause: see dmesg"
 
 
 @dataclass(frozen=True, kw_only=True)

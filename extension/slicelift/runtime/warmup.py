@@ -58,7 +58,9 @@ def warm(ref: DataRef, cache: Path, scratch: Path, *, say: Say) -> View:
             changed = view.changed()
             if not changed:
                 return view
-            say(f"{len(changed)} files of {ref.path} in the cache are not what they were; fetching them again")
+            say(
+                f"{len(changed)} files of {ref.path} in the cache are not what they were; fetching them again"
+            )
             view.drop(changed)
         _fetch(ref, cache, scratch, say=say)
         _build(view, _listing(ref, cache))

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, groupby
 from pathlib import Path
+from typing import TypeVar
 
 from slicelift import registry, tracking
 from slicelift.errors import SliceliftError, Unavailable
@@ -24,6 +25,7 @@ from slicelift_hub.launcher.ledger_export import ClosingRun, ExportBatch, Pendin
 from slicelift_hub.launcher.mlflow_server import TrackerState
 from slicelift_hub.launcher.series import MAX_BUCKETS, Fold
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 0.5
@@ -81,16 +83,177 @@ class Exporter:
         """One round over runs and points. Raises `Unavailable` when MLflow is away."""
         mlflow = self._mlflow()
         for run in self._ledger.runs_to_open():
-            self._step(run.run_id, lambda run=run: self._open(mlflow, run))  # type: ignore[misc]
+            self._step(run.run_id, self._open, mlflow, run)
         for run in self._ledger.runs_to_reopen():
-            self._step(run.run_id, lambda run=run: self._reopen(mlflow, run))  # type: ignore[misc]
-        while self._export_points(mlflow):
+            self._step(run.run_id, self._reopen, mlflow, run)
+        while not self._stopping.is_set() and self._export_points(mlflow):
             pass
         for end in self._ledger.runs_to_close():
-            self._step(end.run_id, lambda end=end: self._close(mlflow, end))  # type: ignore[misc]
+            self._step(end.run_id, self._close, mlflow, end)
 
     def export_models(self) -> None:
         """One round over model versions. Raises `Unavailable` when MLflow is away."""
         mlflow = self._mlflow()
         for pending in self._ledger.versions_to_register():
-            self._step(pending.run.run_id, lambda pending=pending: self._register(mlflow, pending))  # type: ignore[misc]
+            self._step(pending.run.run_id, self._register, mlflow, pending)
+
+    def _repeat(self, work: Callable[[], None]) -> None:
+        """Run `work` every half second while MLflow is up, less often after a failure; never ends by one."""
+        failures = 0
+        while not self._stopping.is_set():
+            if self._tracker().status == "up":
+                try:
+                    work()
+                    failures = 0
+                except Unavailable as error:
+                    failures += 1
+                    _log.info("MLflow: %s", error.message)
+                except Exception:  # noqa: BLE001 - whatever it is, the next round must come
+                    failures += 1
+                    _log.exception("The export to MLflow failed; it is tried again")
+            self._stopping.wait(min(_INTERVAL_SECONDS * 2 ** min(failures, 10), _LONGEST_PAUSE_SECONDS))
+
+    def _mlflow(self) -> Mlflow:
+        url = self._tracker().url
+        with self._client_lock:
+            if self._client is None or self._client_url != url:
+                self._client, self._client_url = Mlflow(url), url
+            return self._client
+
+    def _step(self, run_id: str, work: Callable[[Mlflow, _T], None], mlflow: Mlflow, subject: _T) -> None:
+        """One step for one run, so that a run that MLflow refuses holds up no other."""
+        if self._resting.get(run_id, 0.0) > time.monotonic():
+            return
+        try:
+            work(mlflow, subject)
+        except RunGone:
+            self._make_again(mlflow, run_id)
+        except Unavailable as fault:
+            if fault.code != "tracker-fault":
+                raise
+            self._rest(run_id, fault, seconds=_LONGEST_PAUSE_SECONDS)
+        except SliceliftError as refusal:
+            self._rest(run_id, refusal, seconds=_REST_SECONDS)
+
+    def _rest(self, run_id: str, refusal: SliceliftError, *, seconds: float) -> None:
+        self._resting[run_id] = time.monotonic() + seconds
+        _log.warning("MLflow does not take %s (tried again in %d s): %s", run_id, seconds, refusal)
+
+    def _open(self, mlflow: Mlflow, run: TrackedRun) -> None:
+        self._ledger.set_mlflow_run(run.run_id, tracking.open_run(mlflow, run))
+        self._changed(run.run_id)
+
+    def _reopen(self, mlflow: Mlflow, run: TrackedRun) -> None:
+        tracking.reopen_run(mlflow, run.mlflow_run_id or "", attempt=run.attempt)
+        self._ledger.mark_reopened(run.run_id, run.attempt)
+
+    def _export_points(self, mlflow: Mlflow) -> bool:
+        """The oldest batches, one call per run as far as possible; whether there may be more."""
+        batches = self._ledger.batches_to_export(_BATCHES)
+        by_run = sorted(batches, key=lambda batch: batch.run_id)  # stable: in order within a run
+        for run_id, mine in groupby(by_run, key=lambda batch: batch.run_id):
+            self._export_run(mlflow, run_id, list(mine))
+        return len(batches) == _BATCHES
+
+    def _export_run(self, mlflow: Mlflow, run_id: str, batches: list[ExportBatch]) -> None:
+        try:
+            skip_faults = self._faults.get(run_id, 0) >= _FAULTS
+            refused = _send(mlflow, run_id, batches, skip_faults=skip_faults)
+        except RunGone:
+            self._make_again(mlflow, run_id)
+        except Unavailable as fault:
+            if fault.code == "tracker-fault":
+                self._faults[run_id] = self._faults.get(run_id, 0) + 1
+            raise
+        else:
+            self._faults.pop(run_id, None)
+            self._ledger.mark_exported([batch.batch_id for batch in batches])
+            if refused:
+                _log.warning("MLflow refused %d points of %s, such as %s", len(refused), run_id, refused[0])
+
+    def _close(self, mlflow: Mlflow, end: ClosingRun) -> None:
+        """Tell the end; before it, tag the versions that the job registered by its own mlflow code."""
+        run = self._ledger.tracked_run(end.run_id)
+        if run is not None:
+            self._adopt(mlflow, run, end.mlflow_run_id)
+        tracking.close_run(mlflow, end.mlflow_run_id, status=end.status, reason=end.reason, ended=end.ended)
+        self._ledger.mark_closed(end.run_id, end.attempt)
+        self._changed(end.run_id)
+
+    def _adopt(self, mlflow: Mlflow, run: TrackedRun, mlflow_run_id: str) -> None:
+        tags = registry.version_tags(tracking.run_tags(run))
+        runs = [mlflow_run_id, *tracking.child_runs(mlflow, mlflow_run_id)]
+        try:
+            found = registry.adopt_versions(mlflow, runs, tags=tags)
+        except Unavailable:
+            raise
+        except SliceliftError as refusal:  # its files are gone or elsewhere: no reason to leave the run open
+            _log.warning("A version that %s registered could not be tagged: %s", run.run_id, refusal)
+            return
+        for view in found:
+            known = {"name": view.name, "version": view.version}
+            self._ledger.note_version(run, **known, tags=view.tags, created=view.created)
+
+    def _register(self, mlflow: Mlflow, pending: PendingVersion) -> None:
+        view = registry.register(mlflow, self._version_request(pending))
+        self._ledger.mark_registered(pending.id, version=view.version, tags=view.tags)
+        self._changed(pending.run.run_id)
+
+    def _version_request(self, pending: PendingVersion) -> registry.VersionRequest:
+        run, meta = pending.run, pending.meta
+        blobs = [(item, self._blob_path(run.owner, item.sha256)) for item in pending.files]
+        return registry.VersionRequest(
+            name=pending.name,
+            run_id=run.run_id,
+            mlflow_run_id=run.mlflow_run_id or "",
+            files=tuple(registry.ModelFile(path=f.path, blob=blob, sha256=f.sha256) for f, blob in blobs),
+            digest=str(meta.get("model_digest", "")),
+            weights_file=str(meta.get("weights_file", "")),
+            tags=registry.version_tags(tracking.run_tags(run)),
+        )
+
+    def _make_again(self, mlflow: Mlflow, run_id: str) -> None:
+        """A run that was deleted in MLflow, or whose database was: a new one with what the ledger still has.
+
+        The ledger is told last, so that after a crash in between the same new run is found by its tag.
+        """
+        run = self._ledger.tracked_run(run_id)
+        if run is None:
+            return
+        mlflow_run_id = tracking.open_run(mlflow, run)
+        for attempt in range(1, run.attempt + 1):
+            folds, _ = self._ledger.load_fold(f"{run_id}-{attempt}")
+            tracking.log_points(mlflow, mlflow_run_id, list(_points_of_folds(folds)))
+        self._ledger.set_mlflow_run(run_id, mlflow_run_id)
+        _log.warning("MLflow had lost %s; it is there again as %s", run_id, mlflow_run_id)
+        self._changed(run_id)
+
+
+def _send(
+    mlflow: Mlflow, run_id: str, batches: list[ExportBatch], *, skip_faults: bool
+) -> list[tracking.Point]:
+    """Write batches of one run; the points that MLflow refused for good."""
+    run = batches[0].mlflow_run_id
+    points = [point for batch in batches for point in tracking.points_of(batch.lines, rank=batch.rank)]
+    refused = tracking.log_points(mlflow, run, points, skip_faults=skip_faults)
+    words: dict[str, dict[str, str]] = {"param": {}, "tag": {}}
+    for line in chain.from_iterable(batch.lines for batch in batches):
+        if line["k"] in words:
+            words[line["k"]] |= {key: _real(str(value), run_id, run) for key, value in line["p"].items()}
+    tracking.log_params(mlflow, run, words["param"])
+    tags = {key: value for key, value in words["tag"].items() if not key.startswith(_RESERVED_TAGS)}
+    tracking.set_tags(mlflow, run, tags)
+    return refused
+
+
+def _real(text: str, run_id: str, mlflow_run_id: str) -> str:
+    """MLflow's own code writes run ids into tags; the job knows its run by another one."""
+    return text.replace(local_run_id(run_id), mlflow_run_id)
+
+
+def _points_of_folds(folds: dict[tuple[int, str], bytes]) -> Iterator[tracking.Point]:
+    """What the ledger's bounded series still hold, as points."""
+    for (rank, key), data in folds.items():
+        points = Fold.from_bytes(data).points(limit=8 * MAX_BUCKETS)
+        lines = [{"k": "m", "t": when, "s": step, "m": {key: value}} for step, when, value in points]
+        yield from tracking.points_of(lines, rank=rank)

@@ -107,17 +107,15 @@ class RunRows(Rows):
                 connection.execute(update(attempts).where(here).values(drained=True))
             return changed
 
-    def agent_said(self, attempt_id: str, status: JobStatus, *, ranks: list[Any], drained: bool) -> bool:
+    def agent_said(self, attempt_id: str, status: JobStatus, *, ranks: list[Any]) -> bool:
         """Fold in a state post of the agent; whether anything changed."""
+        here = attempts.c.attempt_id == attempt_id
         with self.writing() as connection:
             changed = _move(connection, attempt_id, status)
-            row = connection.execute(select(attempts).where(attempts.c.attempt_id == attempt_id)).one()
-            values: dict[str, Any] = {"drained": True} if drained and not row.drained else {}
-            if ranks and dumps(ranks) != row.ranks:
-                values["ranks"] = dumps(ranks)
-            if values:
-                connection.execute(update(attempts).where(attempts.c.attempt_id == attempt_id).values(values))
-            return changed or bool(values)
+            news = ranks and dumps(ranks) != connection.scalar(select(attempts.c.ranks).where(here))
+            if news:
+                connection.execute(update(attempts).where(here).values(ranks=dumps(ranks)))
+            return changed or bool(news)
 
     def set_handle(self, attempt_id: str, handle: str) -> None:
         """The backend has it."""

@@ -1,0 +1,159 @@
+"""What runs leave behind: files and model versions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import click
+
+from slicelift.cli.access import connect, find_run, json_option, run_argument
+from slicelift.cli.printing import ago, print_json, size, table
+from slicelift.errors import NotFound, UserError
+from slicelift.models import ModelVersionView, Output, to_dict
+
+if TYPE_CHECKING:
+    from slicelift.launcher_client import Client
+
+
+@click.command()
+@run_argument
+@click.option("--get", "path", metavar="PATH", help="Write this file to stdout, or to -o FILE.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for --get.")
+@click.option(
+    "--all",
+    "folder",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Fetch all files of the attempt into a folder.",
+)
+@click.option("--attempt", metavar="N", type=click.IntRange(min=1), help="Attempt. By default the last.")
+@json_option
+def outputs(
+    run: str, path: str | None, output: Path | None, folder: Path | None, attempt: int | None, as_json: bool
+) -> None:
+    """List or fetch the files that a run left under ./outputs."""
+    client = connect()
+    view = find_run(client, run)
+    found = [each for each in client.outputs(view.run_id) if attempt in (None, each.attempt)]
+    if path is not None:
+        _get(client, view.run_id, found=_named(found, path), target=output, as_json=as_json)
+    elif folder is not None:
+        _get_all(client, view.run_id, found=_latest(found), folder=folder, as_json=as_json)
+    elif as_json:
+        print_json({"run_id": view.run_id, "outputs": [to_dict(each) for each in found]})
+    elif found:
+        print(table(["attempt", "size", "path"], [_output_row(each) for each in found]))
+    else:
+        print("No files. A job leaves what it writes under ./outputs.")
+
+
+@click.command()
+@click.option("--name", metavar="NAME", help="Only this model.")
+@click.option(
+    "--set-alias",
+    "alias",
+    metavar="NAME@ALIAS=VERSION",
+    help="Let an alias point at a version, as in digits@champion=3.",
+)
+@json_option
+def models(name: str | None, alias: str | None, as_json: bool) -> None:
+    """List registered model versions, newest first, or set an alias."""
+    client = connect()
+    if alias is not None:
+        model = client.set_alias(*_alias(alias))
+        if as_json:
+            print_json(to_dict(model))
+        else:
+            print(f"{model.name} version {model.version} is now @{', @'.join(model.aliases)}")
+        return
+    found = [model for model in client.models() if name in (None, model.name)]
+    if as_json:
+        print_json({"models": [to_dict(model) for model in found]})
+    elif found:
+        print(table(["model", "version", "aliases", "run", "registered"], [_model_row(m) for m in found]))
+    else:
+        print("No versions yet. In a notebook: slicelift.save_model(model)")
+
+
+def _named(found: list[Output], path: str) -> Output:
+    """The newest attempt's file of that path."""
+    wanted = [each for each in found if each.path == path]
+    if not wanted:
+        names = ", ".join(sorted({each.path for each in found})[:10]) or "none"
+        raise NotFound("output-unknown", f"The run has no output {path!r}.", f"Outputs: {names}.")
+    return max(wanted, key=lambda each: each.attempt)
+
+
+def _latest(found: list[Output]) -> list[Output]:
+    """The files of the newest attempt that left any."""
+    newest = max((each.attempt for each in found), default=0)
+    return [each for each in found if each.attempt == newest]
+
+
+def _get(client: Client, run_id: str, *, found: Output, target: Path | None, as_json: bool) -> None:
+    """Bytes to stdout, or to a file; with --json always to a file, named after the output."""
+    if target is None and as_json:
+        target = Path(PurePosixPath(found.path).name)
+    if target is None:
+        sys.stdout.flush()
+        for chunk in client.output(run_id, found.attempt, found.path):
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.flush()
+        return
+    _write(client, run_id, found=found, target=target)
+    if as_json:
+        print_json(to_dict(found) | {"file": str(target)})
+
+
+def _get_all(client: Client, run_id: str, *, found: list[Output], folder: Path, as_json: bool) -> None:
+    for each in found:
+        _write(client, run_id, found=each, target=_inside(folder, each.path))
+    if as_json:
+        print_json({"run_id": run_id, "folder": str(folder), "outputs": [to_dict(each) for each in found]})
+    else:
+        total = size(sum(each.size_bytes for each in found))
+        print(f"Fetched {len(found)} files, {total}, into {folder}.")
+
+
+def _inside(folder: Path, path: str) -> Path:
+    """A job chooses its outputs' names; none may lead out of the folder."""
+    parts = PurePosixPath(path).parts
+    if PurePosixPath(path).is_absolute() or ".." in parts:
+        raise UserError("output-path", f"Output {path!r} would be written outside {folder}.", "Use --get.")
+    return folder.joinpath(*parts)
+
+
+def _write(client: Client, run_id: str, *, found: Output, target: Path) -> None:
+    """Through a partial file, so that what bears the name is whole."""
+    partial = target.with_name(target.name + ".part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            for chunk in client.output(run_id, found.attempt, found.path):
+                file.write(chunk)
+        partial.replace(target)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError("cannot-write", f"{target} cannot be written: {reason}.", "Choose another place.") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _alias(text: str) -> tuple[str, str, str]:
+    """`digits@champion=3` as (name, alias, version)."""
+    model, at, rest = text.rpartition("@")
+    alias, sign, version = rest.partition("=")
+    if not (at and sign and model and alias and version):
+        raise click.BadParameter(f"{text!r} is not NAME@ALIAS=VERSION, as in digits@champion=3.")
+    return model, alias, version.removeprefix("v")
+
+
+def _output_row(each: Output) -> list[str]:
+    return [str(each.attempt), size(each.size_bytes), each.path]
+
+
+def _model_row(model: ModelVersionView) -> list[str]:
+    names = " ".join(f"@{alias}" for alias in model.aliases)
+    return [model.name, model.version, names, model.run_id, ago(model.created)]

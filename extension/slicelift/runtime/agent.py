@@ -1,0 +1,294 @@
+"""The parent of a gang: `python -m slicelift.runtime.agent [--deliver] FOLDER`, one per attempt (DESIGN 9.2).
+
+It unpacks the snapshot, lays out the data, starts the gang, ships what the ranks write, and writes exit.json
+when nothing of the job lives any more. Then it delivers what is left, also to a launcher that comes back much
+later. With `--deliver` it does only that last part, in place of an agent that was killed. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from slicelift.errors import NotFound, SliceliftError
+from slicelift.models import JobSpec, Status, from_dict
+from slicelift.runtime import data, preparation, processes
+from slicelift.runtime.delivery import Outputs, Watch, patiently, send_models
+from slicelift.runtime.folder import AttemptFolder, read_object, try_lock, write_json
+from slicelift.runtime.launch import GRACE_SECONDS, gang_environment, gang_variables, with_scripts_of
+from slicelift.runtime.link import Link
+from slicelift.runtime.mlflow_loopback import Loopback
+from slicelift.runtime.mounts import enter_namespace
+from slicelift.runtime.shipping import Report, Shipper, say
+from slicelift.runtime.supervision import LEFTOVER_SECONDS, Gang, free_bytes
+from slicelift.runtime.verdict import Verdict, cancelled, data_changed, fault, judge
+
+DELIVER_SECONDS = 24 * 3600.0
+_UPLOAD_SECONDS = 120.0
+_LOW_DISK_BYTES = 16 * 1024 * 1024
+
+
+class Interrupted(BaseException):
+    """The job is to end while it is still being prepared. Not an Exception: nothing on the way may swallow it."""
+
+
+class Agent:
+    """One attempt, from the request in agent.json to delivered.json."""
+
+    def __init__(self, folder: AttemptFolder, *, isolated: bool) -> None:
+        self._folder = folder
+        self._request = read_object(folder.request)
+        self._spec = from_dict(JobSpec, self._request["spec"])
+        self._cache = Path(str(self._request["cache"]))
+        self._until = time.monotonic() + float(self._request.get("deliver_seconds", DELIVER_SECONDS))
+        self._isolated = isolated
+        self._link = Link(self._request)
+        self._bulk = Link(self._request, timeout_seconds=_UPLOAD_SECONDS)
+        self._report = Report()
+        self._secrets: dict[str, str] = {}
+        namespace = processes.mount_namespace() if isolated else ""
+        self._gang = Gang(folder, str(self._request["attempt_id"]), mount_namespace=namespace)
+        self._shipper: Shipper | None = None
+        self._interrupted = False
+        self._may_raise = False
+
+    def run(self) -> None:
+        """Do the job, write exit.json, deliver."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        verdict = self._work()
+        ending = self._gang.end(self._grace() if verdict.status is Status.KILLED else LEFTOVER_SECONDS)
+        if ending.left:
+            say(f"these processes could not be ended: {', '.join(ending.left)}")
+        verdict = self._prove_data(verdict)
+        exit_status = verdict.masked(self._secrets.values()).to_exit(ended_processes=ending.found)
+        self._folder.write_last(self._folder.exit, exit_status)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Bring events, logs, outputs and models to the launcher, then say that all is over."""
+        # from here on only SIGKILL ends us, and another agent then takes over
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        exit_status = read_object(self._folder.exit)
+        try:
+            shipper = self._shipping()
+            shipper.finish()
+            while not (shipper.drained.is_set() or shipper.gone.is_set()):
+                if time.monotonic() > self._until:
+                    return
+                time.sleep(0.02)
+            if not shipper.gone.is_set() and not self._send_files(exit_status):
+                return
+            self._report.update(state="ended", message=exit_status.get("message", ""), exit=exit_status)
+            shipper.close(max(0.0, self._until - time.monotonic()))
+        except NotFound as error:
+            say(f"the launcher does not know this attempt any more: {error}")
+        write_json(self._folder.delivered, {"time": time.time()})
+
+    def _work(self) -> Verdict:
+        """Prepare and run the gang. Whatever happens, there is a verdict."""
+        try:
+            self._prepare()
+            return self._train()
+        except Interrupted:
+            return self._cancelled()
+        except SliceliftError as error:
+            return fault(error)
+        except OSError as error:
+            return fault(self._os_fault(error))
+        except Exception as error:  # noqa: BLE001 - a fault of ours must reach the user as a failed job
+            say(traceback.format_exc())
+            return fault(SliceliftError("agent-failed", f"The job's agent failed: {error!r}."))
+
+    def _prepare(self) -> None:
+        self._may_raise = True
+        self._check_interrupted()
+        preparation.make_rooms(self._folder, Path(str(self._request["checkpoints"])))
+        self._secrets = preparation.fetch_secrets(self._spec, self._link, until=self._until)
+        self._shipping()
+        self._tell("Unpacking the snapshot")
+        preparation.check_interpreter(self._spec)
+        preparation.fetch_snapshot(self._spec, self._bulk, self._folder.workspace, until=self._until)
+        preparation.lay_out_data(
+            self._spec,
+            self._cache,
+            self._folder,
+            secrets=self._secrets,
+            mounts=self._isolated,
+            say=self._tell,
+        )
+        self._may_raise = False
+        self._check_interrupted()
+
+    def _train(self) -> Verdict:
+        watch = Watch(self._outputs(), Link(self._request, timeout_seconds=_UPLOAD_SECONDS))
+        loopback = self._loopback()
+        self._gang.start(self._spec, self._environment(loopback.start()))
+        try:
+            watch.start()
+            self._tell("", state="running")
+            code = self._gang.wait(interrupted=self._wants_end, note=self._note)
+            if code is not None:
+                self._report.update(ranks=self._gang.ranks())
+                return judge(self._folder, self._spec, code)
+            self._tell("Ending", state="running")
+            ending = self._gang.end(self._grace())
+            return replace(self._cancelled(), exit_code=None if ending.left else self._gang.exit_code())
+        finally:
+            loopback.stop()
+            watch.finish()
+
+    def _shipping(self) -> Shipper:
+        """The running shipper. Secrets must be known before, since it sends logs at once."""
+        if self._shipper is None:
+            link = Link(self._request)
+            self._shipper = Shipper(
+                self._folder, link, self._report, secrets=self._secrets.values(), on_cancel=_interrupt_self
+            )
+            self._shipper.start()
+        return self._shipper
+
+    def learn_secrets(self) -> None:
+        """Fetch the secrets only to mask them, when delivering in another agent's place."""
+        with suppress(SliceliftError):
+            self._secrets = preparation.fetch_secrets(self._spec, self._link, until=self._until)
+
+    def _send_files(self, exit_status: dict[str, object]) -> bool:
+        """Outputs of every attempt, models of a finished one; False when the time is up."""
+        if self._has_started():
+            outputs = self._outputs()
+            if not patiently(lambda: outputs.send(self._bulk, final=True), until=self._until):
+                return False
+        if exit_status.get("status") != Status.FINISHED:
+            return True
+        models = self._folder.root / "models"
+        return patiently(lambda: send_models(models, self._bulk), until=self._until)
+
+    def _has_started(self) -> bool:
+        return (self._folder.root / "outputs.json").exists()
+
+    def _outputs(self) -> Outputs:
+        folder = self._folder.workspace / self._spec.cwd / "outputs"
+        return Outputs(folder, self._folder.root / "outputs.json")
+
+    def _loopback(self) -> Loopback:
+        return Loopback(
+            self._folder.root / "spool",
+            lambda: self._link.url,
+            str(self._request["token"]),
+            str(self._request["attempt_id"]),
+            str(self._request["run_id"]),
+        )
+
+    def _environment(self, tracking_uri: str) -> dict[str, str]:
+        variables = gang_variables(self._spec, self._request, folder=self._folder, tracking_uri=tracking_uri)
+        environment = gang_environment(os.environ, variables, self._secrets)
+        return with_scripts_of(environment, self._spec.python)
+
+    def _prove_data(self, verdict: Verdict) -> Verdict:
+        """A job whose data changed under it has failed, whatever its ranks say."""
+        if not self._has_started():
+            return verdict
+        paths = data.changed(self._spec.data, self._cache)
+        return data_changed(paths, verdict) if paths and verdict.status is not Status.KILLED else verdict
+
+    def _tell(self, message: str, *, state: str = "preparing") -> None:
+        """Say where the job stands, to the launcher and to whoever asks the backend."""
+        self._report.update(state=state, message=message, ranks=self._gang.ranks())
+        with suppress(OSError):
+            write_json(self._folder.state, {"state": state, "message": message})
+
+    def _note(self) -> None:
+        free = free_bytes(self._folder.root)
+        low = f"The disk of {self._folder.root} is full: {free // 1024} kB are left; metrics are thinned."
+        self._report.update(ranks=self._gang.ranks(), message=low if free < _LOW_DISK_BYTES else "")
+
+    def _wants_end(self) -> bool:
+        # the signal of a cancel may have come before there was a handler for it
+        return self._interrupted or self._folder.cancel.exists()
+
+    def _check_interrupted(self) -> None:
+        if self._wants_end():
+            raise Interrupted
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._interrupted = True
+        if self._may_raise:
+            self._may_raise = False
+            raise Interrupted
+
+    def _cancelled(self) -> Verdict:
+        self._may_raise = False
+        wish = read_object(self._folder.cancel)
+        asked = self._shipper is not None and self._shipper.cancelled.is_set()
+        default = "cancelled by the launcher" if asked else "ended by SIGTERM"
+        return cancelled(str(wish.get("reason", default)), None)
+
+    def _grace(self) -> float:
+        return float(read_object(self._folder.cancel).get("grace_seconds", GRACE_SECONDS))
+
+    def _os_fault(self, error: OSError) -> SliceliftError:
+        full = error.errno in (28, 122)
+        return SliceliftError(
+            "disk-full" if full else "agent-failed",
+            f"The job could not be prepared in {self._folder.root}: {error}.",
+            "Free space there, then `slicelift retry`." if full else "The agent's log may say more.",
+        )
+
+
+def main(arguments: list[str]) -> None:
+    """Be the one agent of the attempt, or leave at once."""
+    folder = AttemptFolder(Path(arguments[-1]))
+    delivering = "--deliver" in arguments
+    lock = _be_the_only_one(folder)
+    if lock is None or (not delivering and (folder.agent.exists() or folder.exit.exists())):
+        return
+    os.umask(0o077)
+    os.chdir(folder.root)
+    isolated = not delivering and enter_namespace()
+    _introduce(folder, isolated=isolated)
+    processes.become_subreaper()
+    agent = Agent(folder, isolated=isolated)
+    if delivering:
+        agent.learn_secrets()
+        agent.deliver()
+    else:
+        agent.run()
+
+
+def _be_the_only_one(folder: AttemptFolder) -> int | None:
+    """The attempt's lock, held till we end. A look at whether it is held may hold it for a moment: try again."""
+    for _ in range(20):
+        lock = try_lock(folder.root / "agent.lock")
+        if lock is not None:
+            return lock
+        time.sleep(0.05)
+    return None
+
+
+def _introduce(folder: AttemptFolder, *, isolated: bool) -> None:
+    own = processes.look(os.getpid())
+    write_json(
+        folder.agent,
+        {
+            "pid": os.getpid(),
+            "start_time": own.start_time if own else 0,
+            "boot_id": processes.boot_id(),
+            "mount_namespace": processes.mount_namespace() if isolated else "",
+        },
+    )
+
+
+def _interrupt_self() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,68 @@
+"""JSON bodies become frozen dataclasses, or a 400 that names the field."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from slicelift.errors import UserError
+from slicelift.models import from_dict
+
+T = TypeVar("T")
+
+
+def parse(kind: type[T], data: object) -> T:
+    """One of `slicelift.models` from decoded JSON, every type checked. Raises `bad-body`."""
+    if not isinstance(data, dict):
+        raise _bad(kind, f"it is a {type(data).__name__}, not an object")
+    try:
+        value = from_dict(kind, data)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise _bad(kind, str(error)) from error
+    wrong = _misfit(kind, value, kind.__name__)
+    if wrong:
+        raise _bad(kind, wrong)
+    return value
+
+
+def text_field(body: Mapping[str, Any], name: str) -> str:
+    """A field that must be text. Raises `bad-body`."""
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise UserError("bad-body", f"The body has no text field {name!r}.", "See docs/architecture.md.")
+    return value
+
+
+def _bad(kind: type[Any], why: str) -> UserError:
+    return UserError(
+        "bad-body", f"This is no {kind.__name__}: {why}.", "See slicelift.models for its fields."
+    )
+
+
+def _misfit(hint: Any, value: Any, name: str) -> str:
+    """Where a value does not fit its annotation, in words; "" when all of it does."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        hints = typing.get_type_hints(hint)
+        found = (_misfit(kind, getattr(value, key), f"{name}.{key}") for key, kind in hints.items())
+        return next(filter(None, found), "")
+    return "" if _fits(hint, value) else f"{name} is {type(value).__name__}, not {hint}"
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(arg, value) for arg in args)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(args[0], item) for item in value)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(
+            isinstance(key, str) and _fits(args[1], item) for key, item in value.items()
+        )
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return isinstance(value, hint) and not _misfit(hint, value, "")
+    return type(value) is hint
