@@ -77,4 +77,4 @@ def attempt_token(run_id: str, *, attempt: int = 1) -> str:
 
 
 def _log(client: Client, run_id: str) -> str:
-    return b"".join(client.logs(run_id, rank=0)).decode("utf-8", errors="replace")
+    return b"".join(client.follow_logs(run_id, rank=0)).decode("utf-8", errors="replace")

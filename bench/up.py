@@ -79,10 +79,10 @@ def _first_point(client: Client) -> None:
     for event, data in client.events([newest.run_id]):
         if event == "points":
             return
-        if event == "run" and data["status"] in ("FINISHED", "FAILED", "KILLED"):
-            if client.job(newest.run_id).latest:
-                return
-            raise RuntimeError(f"the quickstart ended {data['status']} without a metric: {data['message']}")
+        if event == "run" and data.latest:
+            return
+        if event == "run" and data.status.terminal:
+            raise RuntimeError(f"the quickstart ended {data.status} without a metric: {data.message}")
 
 
 def _stop(up: subprocess.Popen[bytes]) -> None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from slicelift.launcher_client import Client
+from slicelift.models import Status
 
 from bench import jobs, project
 from bench.figures import Figure, figure, p95
@@ -58,6 +59,6 @@ def _watch(client: Client, run_id: str) -> list[float]:
                     found.setdefault(step, now - logged)
         if len(found) == STEPS:
             return list(found.values())
-        if event == "run" and data["status"] in ("FAILED", "KILLED"):
-            raise RuntimeError(f"the job ended {data['status']}: {data['message']}")
+        if event == "run" and data.status in (Status.FAILED, Status.KILLED):
+            raise RuntimeError(f"the job ended {data.status}: {data.message}")
     raise RuntimeError(f"the stream ended after {len(found)} of {STEPS} steps")

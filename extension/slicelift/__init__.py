@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from slicelift._version import __version__
 
+# typing's own constant would load typing, and with it twenty modules
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from slicelift.errors import Conflict as Conflict
     from slicelift.errors import Denied as Denied
     from slicelift.errors import NotFound as NotFound

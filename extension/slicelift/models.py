@@ -249,7 +249,8 @@ class RunView:
     """All a card needs, from the ledger alone. `latest` maps metric key -> [step, value].
 
     `mlflow_run_id` is None until the tracker has answered once. `ranks` has one row per rank:
-    `{rank, state, last_seen, step}`.
+    `{rank, state, last_seen, step}`. `tracker` is MLflow's state, `tracked` whether it has the end of the
+    last attempt: all points, the status and the models.
     """
 
     promotion_id: str
@@ -274,6 +275,7 @@ class RunView:
     dropped_points: int = 0
     ranks: tuple[Mapping[str, Any], ...] = ()
     tracker: str = "unknown"
+    tracked: bool = False
     history: tuple[StatusChange, ...] = ()
     models: tuple[ModelVersionView, ...] = ()
 

@@ -106,7 +106,7 @@ def list_versions(mlflow: Mlflow, name: str | None = None) -> tuple[ModelVersion
     return tuple(_view(item) for item in _search(mlflow, f"name = {_quoted(name)}" if name else ""))
 
 
-def set_alias(mlflow: Mlflow, name: str, *, alias: str, version: str) -> ModelVersionView:
+def set_alias(mlflow: Mlflow, name: str, alias: str, version: str) -> ModelVersionView:
     """Point an alias at a version and read it back, since MLflow has no compare-and-swap.
 
     Raises `NotFound` (model-version-unknown) and `UserError` (alias-refused; the hint says what is allowed).

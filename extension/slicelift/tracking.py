@@ -332,8 +332,12 @@ def _is(refusal: SliceliftError, code: str) -> bool:
 
 
 def _raise_if_gone(refusal: UserError, run: str) -> None:
-    """MLflow has no word of its own for a deleted run; its message says which state it wants."""
-    if _is(refusal, "RESOURCE_DOES_NOT_EXIST") or "must be in the 'active' state" in refusal.message:
+    """MLflow has no word of its own for a deleted run; its message says which state it wants.
+
+    The run is named in both: what else does not exist (a logged model of a metric) is no reason.
+    """
+    missing = _is(refusal, "RESOURCE_DOES_NOT_EXIST") or "must be in the 'active' state" in refusal.message
+    if missing and run in refusal.message:
         raise _gone(run) from refusal
 
 
@@ -398,7 +402,6 @@ def _log_metrics(mlflow: Mlflow, run: str, points: Sequence[Point], *, skip_faul
     """One call, halved while it is refused, until only the points at fault are left."""
     try:
         mlflow.post("runs/log-batch", {"run_id": run, "metrics": points})
-        return []
     except UserError as refusal:
         _raise_if_gone(refusal, run)
     except Unavailable as fault:

@@ -97,13 +97,16 @@ class AgentHandle:
             processes.send(found, signal.SIGTERM)
             processes.send(found, signal.SIGCONT)
 
+    def done(self) -> bool:
+        """True when nothing is left to be delivered: it all is, or there never was an agent."""
+        return self._folder.delivered.exists() or not self._folder.agent.exists()
+
     def deliver_if_left(self) -> None:
         """Start a delivering agent when the attempt is over, not delivered, and its agent is dead."""
-        folder = self._folder
-        if folder.delivered.exists() or not folder.agent.exists() or self.alive():
+        if self.done() or self.alive():
             return
         # a status is asked several times a second; an agent that cannot start is not tried as often
-        tried = folder.root / "deliver.tried"
+        tried = self._folder.root / "deliver.tried"
         with suppress(OSError):
             if not tried.exists() or time.time() - tried.stat().st_mtime > _RETRY_SECONDS:
                 tried.touch()

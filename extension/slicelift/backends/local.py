@@ -27,12 +27,16 @@ _AGENT_SECONDS = 5.0
 
 
 class Local:
-    """The backend "local". `home` is SLICELIFT_HOME; attempts lie in `home/attempts/<attempt id>`."""
+    """The backend "local". `home` is SLICELIFT_HOME; attempts lie in `home/attempts/<attempt id>`.
+
+    An agent waits `patience_seconds` for a launcher that is away, before a job's start and again after its end.
+    """
 
     name = "local"
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, patience_seconds: float = 24 * 3600.0) -> None:
         self.home = home.absolute()
+        self._patience_seconds = patience_seconds
 
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         """What `submit` would start, as a dict without token and secrets. Pure."""
@@ -158,6 +162,7 @@ class Local:
             "cache": str(self.home / "cache"),
             "checkpoints": str(self.home / "checkpoints" / attempt.run_id),
             "slice_uuid": attempt.slice_uuid,
+            "patience_seconds": self._patience_seconds,
             "spec": to_dict(spec),
         }
 
@@ -209,7 +214,7 @@ def _ended(folder: AttemptFolder, agent: AgentHandle) -> JobStatus:
     failure = told.get("failure")
     return JobStatus(
         status=Status(told.get("status", Status.FAILED.value)),
-        phase="delivering" if agent.alive() and not folder.delivered.exists() else "ended",
+        phase="ended" if agent.done() else "delivering",
         reason=str(told.get("reason", "")),
         message=str(told.get("message", "")),
         failure=from_dict(Failure, failure) if failure else None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slicelift.cli.access import json_option
-from slicelift.cli.findings import as_entries, counted, finding_lines
+from slicelift.cli.findings import counted, finding_lines
 from slicelift.cli.options import notebook_argument, parameters_option, python_option
 from slicelift.cli.outcomes import FAILED, FINE
 from slicelift.cli.printing import dim, plural, print_json, remark
@@ -51,36 +51,35 @@ def script(
     With --json the object holds it as `source`. Parameters given with -p become the defaults' overrides only
     when the file runs, so they do not change it; they are checked.
     """
-    from slicelift.promotion import check, refuse_errors
+    from slicelift.promotion import accepted, check
 
-    report = check(notebook, python=python, parameters=parameters)
-    refuse_errors(report)
-    assert report.script is not None  # noqa: S101 - a report without an error has a script
+    source = accepted(check(notebook, python=python, parameters=parameters))[0].source
     if output is not None:
-        output.write_bytes(report.script.source.encode())
+        output.write_bytes(source.encode())
         remark(f"Wrote {output}.")
     if as_json:
-        print_json({"notebook": str(notebook), "source": report.script.source})
+        print_json({"notebook": str(notebook), "source": source})
     elif output is None:
         sys.stdout.flush()
-        sys.stdout.buffer.write(report.script.source.encode())
+        sys.stdout.buffer.write(source.encode())
         sys.stdout.flush()
     return FINE
 
 
 def _told(report: Report) -> list[str]:
     """Verdict first, then the findings by cell, each with its line of source."""
-    findings = as_entries(report.findings)
+    from slicelift.promotion import finding_rows
+
+    findings = finding_rows(report)
     name = report.notebook.path.name
     verdict = f"{name} can be promoted" if report.verdict == "ok" else f"{name} cannot be promoted"
     tally = counted(findings)
     head = f"{verdict}: {tally}" if tally else verdict
-    sources = {cell.index: cell.source for cell in report.notebook.cells}
     code = sum(1 for cell in report.notebook.cells if cell.is_code)
     chosen = f"{len(report.selected_cells)} of {plural(code, 'code cell')} travel"
-    given = ", ".join(f"{name} = {value!r}" for name, value in (report.parameters or {}).items())
+    given = ", ".join(f"{name} = {value!r}" for name, value in (report.to_dict()["parameters"] or {}).items())
     facts = [chosen, f"parameters {given}" if given else "no parameters"]
     if report.environment:
         facts.append(f"Python {report.environment.python_version}")
     lines = [head, dim(" · ".join(facts))]
-    return [*lines, "", *finding_lines(findings, sources=sources)] if findings else lines
+    return [*lines, "", *finding_lines(findings)] if findings else lines

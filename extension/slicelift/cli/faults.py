@@ -67,12 +67,15 @@ def _describe(error: BaseException) -> tuple[dict[str, Any], int]:
 def _findings(error: BaseException) -> list[str]:
     """A refusal's findings, told one by one, since its message only counts them."""
     detail = getattr(error, "detail", None)
-    found = detail.get("findings") if isinstance(detail, dict) else None
-    if not isinstance(error, Refused) or not found:
+    if not isinstance(error, Refused) or not isinstance(detail, dict):
         return []
     from slicelift.cli.findings import finding_lines
 
-    return finding_lines(found, sources=detail.get("sources", {}))
+    return finding_lines(detail.get("findings", []))
+
+
+def _body(code: str, message: str, hint: str) -> dict[str, Any]:
+    return {"code": code, "message": message, "hint": hint}
 
 
 def _usage(error: click.UsageError) -> dict[str, Any]:

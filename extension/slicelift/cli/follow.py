@@ -5,10 +5,11 @@ Events arrive on a thread of their own, so that a screen can tick and Ctrl-C is 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +23,6 @@ TICK_SECONDS = 0.25
 SETTLE_SECONDS = 120.0
 AWAY_SECONDS = 300.0
 _POLL_SECONDS = 0.5
-TRACKED = "closed"
 
 Event = tuple[str, Any]
 
@@ -49,10 +49,8 @@ def follow(client: Client, view: RunView, screen: Screen) -> RunView:
     events: queue.Queue[Event] = queue.Queue()
     threading.Thread(target=_listen, args=(client, view.run_id, events), daemon=True).start()
     while not view.status.terminal:
-        try:
+        with contextlib.suppress(queue.Empty):
             view = _apply(view, *events.get(timeout=TICK_SECONDS), screen)
-        except queue.Empty:
-            pass
         screen.show(view)
     return view
 
@@ -62,14 +60,16 @@ def settle(
 ) -> tuple[RunView, bool]:
     """Wait, bounded, until MLflow has the run's end and its models. Returns the view and whether it has."""
     deadline, told = time.monotonic() + limit_seconds, False
-    while view.tracker not in (TRACKED, "none"):
+    while not view.tracked and view.tracker != "none":
         if time.monotonic() > deadline:
             return view, False
         if not told:
             screen.say("Waiting for MLflow to have the run's last points and its models")
             told = True
         time.sleep(_POLL_SECONDS)
-        view = _again(lambda: client.job(view.run_id)) or view
+        # the launcher may be away for a moment: the deadline bounds how often
+        with contextlib.suppress(Unavailable):
+            view = client.job(view.run_id)
     return view, True
 
 
@@ -109,11 +109,3 @@ def _with_points(view: RunView, data: Mapping[str, Any]) -> RunView:
     prefix = f"rank/{data['rank']}/" if data["rank"] else ""
     latest = {prefix + key: (int(step), float(value)) for key, step, _, value in data["points"]}
     return replace(view, latest={**view.latest, **latest})
-
-
-def _again(call: Callable[[], RunView]) -> RunView | None:
-    """An answer, or None while the launcher is away: the deadline bounds how often."""
-    try:
-        return call()
-    except Unavailable:
-        return None

@@ -42,7 +42,7 @@ def gang_options(function: F) -> F:
     return function
 
 
-_GANG: tuple[Callable[[F], F], ...] = (  # type: ignore[valid-type]
+_GANG: tuple[Callable[[F], F], ...] = (
     click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Processes of the gang."),
     click.option("--slice", metavar="SLICE", help="Run one worker on a slice of a GPU, such as 1g.10gb."),
     click.option(
@@ -52,7 +52,9 @@ _GANG: tuple[Callable[[F], F], ...] = (  # type: ignore[valid-type]
         help="Whole GPUs for each worker. By default none.",
     ),
     parameters_option,
-    click.option("--preset", metavar="NAME", help="Launch preset. By default torchrun, or slice with --slice."),
+    click.option(
+        "--preset", metavar="NAME", help="Launch preset. By default torchrun, or slice with --slice."
+    ),
     click.option("--queue", metavar="NAME", default="default", show_default=True, help="Queue to wait in."),
     click.option("--name", metavar="NAME", help="Name of the run. By default the notebook's."),
     click.option(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slicelift.cli.printing import dim, print_json
 from slicelift.cli.sentences import failure_lines, next_step, sentence
+from slicelift.errors import SliceliftError
 from slicelift.models import RunView, Status, to_dict
 
+if TYPE_CHECKING:
+    from slicelift.launcher_client import Client
+
 FINE, FAILED, AWAY = 0, 1, 3
+_TAIL_LINES = 15
 
 
 def summary(view: RunView) -> dict[str, Any]:
@@ -47,3 +52,18 @@ def ending(view: RunView) -> list[str]:
         ids.append(f"MLflow run {view.mlflow_run_id}")
     ids += [f"model {model.name} version {model.version}" for model in view.models if model.version]
     return [*told, "", " · ".join(ids), dim(f"next: {next_step(view)}")]
+
+
+def log_tail(client: Client, view: RunView) -> list[str]:
+    """The end of the log of the rank that failed, when no traceback tells why."""
+    if view.status is not Status.FAILED or (view.failure and view.failure.traceback.strip()):
+        return []
+    from slicelift.cli.logs import last_lines
+
+    rank = "agent" if view.failure is None or view.failure.rank is None else str(view.failure.rank)
+    try:
+        lines = last_lines(client, view, rank=rank, count=_TAIL_LINES)
+    except SliceliftError:
+        return []
+    whose = "the job's agent" if rank == "agent" else f"rank {rank}"
+    return [f"the last lines of {whose}:", *(f"  {line}" for line in lines), ""] if lines else []

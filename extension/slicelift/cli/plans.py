@@ -58,10 +58,10 @@ def _counted(files: Iterable[SnapshotFile]) -> dict[str, int]:
 def _travels(plan: Plan) -> list[str]:
     snapshot = plan.prepared.snapshot
     state = " with uncommitted changes" if snapshot.dirty else ""
+    code = f"{snapshot.branch or 'detached'} @ {snapshot.base_commit[:7]}{state}"
     lines = [
         f"Travels    {plural(len(snapshot.files), 'file')}, {size(snapshot.size_bytes)}; {_upload(plan)}",
-        f"  code     {snapshot.branch or 'detached'} @ {snapshot.base_commit[:7]}{state},"
-        f" snapshot {snapshot.id[:12]}",
+        f"  code     {code}, snapshot {snapshot.id[:12]}",
     ]
     lines += [f"           {size(item.size_bytes):>8}  {item.path}" for item in largest(snapshot.files)]
     for ref in snapshot.data:
@@ -83,7 +83,9 @@ def _starts(plan: Plan) -> list[str]:
     spec = plan.prepared.spec
     gpus = f" × {spec.gpus_per_worker} GPU" if spec.gpus_per_worker else ""
     on_slice = f" on slice {spec.slice}" if spec.slice else ""
-    lines = [f"Starts     {plural(spec.workers, 'worker')}{gpus}{on_slice}, preset {spec.preset}{_when(plan)}"]
+    lines = [
+        f"Starts     {plural(spec.workers, 'worker')}{gpus}{on_slice}, preset {spec.preset}{_when(plan)}"
+    ]
     lines.append(f"  python   {spec.python}")
     lines += [f"  -p       {name} = {value!r}" for name, value in spec.parameters.items()]
     lines += [f"  secret   {name}" for name in spec.secrets]

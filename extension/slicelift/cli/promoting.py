@@ -26,8 +26,12 @@ _LISTED = 20
 @click.command()
 @notebook_argument
 @gang_options
-@click.option("--wait/--no-wait", default=False, help="Follow the run until it is over; exit status by its end.")
-@click.option("--init-git", is_flag=True, help="Make a git repository with a first commit where there is none.")
+@click.option(
+    "--wait/--no-wait", default=False, help="Follow the run until it is over; exit status by its end."
+)
+@click.option(
+    "--init-git", is_flag=True, help="Make a git repository with a first commit where there is none."
+)
 @click.option("--yes", is_flag=True, help="With --init-git: do not ask before the first commit.")
 @click.option(
     "--promotion-id", metavar="ID", help="Repeat a promotion under its id: at most one job comes of it."
@@ -95,3 +99,21 @@ def _teller(*, as_json: bool) -> Any:
         print(f"✓ {step.text}{took}", file=stream, flush=True)
 
     return tell
+
+
+def _make_project(notebook: Path, *, ask: bool) -> None:
+    """`--init-git`: a repository around the notebook, after a look at what its first commit would hold."""
+    from slicelift.promotion import read_notebook
+    from slicelift.snapshot import init_project
+
+    read_notebook(notebook)
+    root = notebook.absolute().parent
+    init_project(root, confirm=_confirm if ask else None)
+
+
+def _confirm(held: Sequence[Candidate]) -> bool:
+    total = size(sum(each.size_bytes for each in held))
+    print(f"The first commit would hold {plural(len(held), 'file')}, {total}; the largest:")
+    for each in held[:_LISTED]:
+        print(f"  {size(each.size_bytes):>8}  {each.path}")
+    return click.confirm("Make it?", default=True)

@@ -136,7 +136,9 @@ def _write(client: Client, run_id: str, *, found: Output, target: Path) -> None:
         partial.replace(target)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UserError("cannot-write", f"{target} cannot be written: {reason}.", "Choose another place.") from error
+        raise UserError(
+            "cannot-write", f"{target} cannot be written: {reason}.", "Choose another place."
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -10,7 +10,7 @@ import click
 from slicelift.cli.access import connect, every_run, find_run, json_option, run_argument
 from slicelift.cli.follow import follow, settle
 from slicelift.cli.metrics import rank_table
-from slicelift.cli.outcomes import FAILED, FINE, conclude, summary
+from slicelift.cli.outcomes import FAILED, FINE, conclude, log_tail, summary
 from slicelift.cli.printing import ago, complain, dim, duration, plural, print_json, table
 from slicelift.cli.screens import open_screen
 from slicelift.cli.sentences import elapsed, failure_lines, next_step, sentence
@@ -107,7 +107,8 @@ def follow_to_end(client: Client, view: RunView, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         raise Interrupted(view) from None
     if not as_json:
-        print("\n".join(log_tail(client, view)), end="")
+        for line in log_tail(client, view):
+            print(line)
     if not caught_up:
         complain(_BEHIND, f"Look again with `slicelift status {view.run_id}`.")
     return conclude(view, as_json=as_json, behind=not caught_up)
@@ -122,7 +123,7 @@ def tell_submitted(view: RunView, *, as_json: bool) -> None:
     print(dim(f"next: {next_step(view)}"))
 
 
-class Interrupted(SliceliftError):
+class Interrupted(SliceliftError):  # noqa: N818 - it names what happened; nothing went wrong
     """Ctrl-C while following: the command ends, the job does not."""
 
     exit_code = 130

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from slicelift.cli.access import connect, json_option
 from slicelift.cli.outcomes import FAILED, FINE
 from slicelift.cli.printing import plural, print_json
 from slicelift.errors import UserError
+
+if TYPE_CHECKING:
+    from slicelift_profiles import Fault
 
 
 @click.group()
@@ -71,9 +75,7 @@ def lint(file: Path | None, as_json: bool) -> int:
 
     Without FILE the shipped profiles and presets are checked. A file with a `presets:` key holds presets.
     """
-    from slicelift.cli.linting import lint_files
-
-    faults, checked = lint_files([file] if file else None)
+    faults, checked = _lint(file)
     failed = any(fault.severity == "error" for fault in faults)
     if as_json:
         rows = [{name: getattr(fault, name) for name in fault.__dataclass_fields__} for fault in faults]
@@ -85,6 +87,22 @@ def lint(file: Path | None, as_json: bool) -> int:
     return FAILED if failed else FINE
 
 
+def _lint(file: Path | None) -> tuple[list[Fault], list[Path]]:
+    """All faults of the file, or of the shipped two, and which files were looked at."""
+    from slicelift_profiles import ProfileError, catalog, documents, presets
+
+    checked = [file] if file else [catalog.SHIPPED, presets.SHIPPED]
+    faults: list[Fault] = []
+    for path in checked:
+        try:
+            data = documents.read(path).data
+            holds_presets = isinstance(data, dict) and "presets" in data
+            faults += presets.lint(path) if holds_presets else catalog.lint(path)
+        except ProfileError as error:
+            raise UserError(error.code, error.message, error.hint) from error
+    return faults, checked
+
+
 def _read_value(name: str) -> str:
     """From a prompt without echo on a terminal, else all of stdin without its last line end."""
     if sys.stdin.isatty():
@@ -92,5 +110,7 @@ def _read_value(name: str) -> str:
     else:
         value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
     if not value:
-        raise UserError("secret-empty", f"No value came for {name}.", f"Try: slicelift secrets set {name} < FILE")
+        raise UserError(
+            "secret-empty", f"No value came for {name}.", f"Try: slicelift secrets set {name} < FILE"
+        )
     return value

@@ -50,10 +50,10 @@ COMMANDS: dict[str, Entry] = {
 class Tree(click.Group):
     """A group that knows its commands' names and summaries, and imports a command when it is called."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         entry = COMMANDS.get({"show": "status"}.get(cmd_name, cmd_name))
         if entry is None:
             return None
@@ -62,7 +62,7 @@ class Tree(click.Group):
             raise TypeError(f"{entry.module}:{entry.attribute} is no command")
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Written from the table alone: listing must import nothing."""
         for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
             rows = [(name, entry.summary) for name, entry in COMMANDS.items() if entry.section == section]
@@ -75,12 +75,12 @@ class Tree(click.Group):
         """Like click's, with the nearest name in the message."""
         try:
             return super().resolve_command(ctx, args)
-        except click.UsageError as error:
+        except click.UsageError:
             import difflib  # 5 ms, needed for a misspelt name only
 
             near = difflib.get_close_matches(args[0], list(COMMANDS), n=1)
-            error.message = f"There is no command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else "")
-            raise
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"There is no command {args[0]!r}.{meant}", ctx) from None
 
 
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

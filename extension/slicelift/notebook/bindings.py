@@ -50,7 +50,7 @@ def definition_parts(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def annotations(node: Function) -> list[ast.expr]:
+def signature_annotations(node: Function) -> list[ast.expr]:
     """The annotations of a function's signature."""
     given = node.args
     everyone = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]

@@ -19,6 +19,10 @@ CHOSEN_TAGS = frozenset({"promote", "parameters", "imports"})
 FOREIGN_KERNELS = {"ir": "R", "bash": "Bash", "javascript": "JavaScript", "xcpp17": "C++", "sos": "SoS"}
 
 
+class InvalidNotebookError(Exception):
+    """Why the bytes are no notebook, in words that end a sentence."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One cell of the file. `index` counts all cells from 0; `source` has `\\n` line ends only."""
@@ -66,13 +70,11 @@ def read(path: str | Path, *, content: bytes | None = None) -> Notebook:
     try:
         node, version = _parse(data)
         cells = tuple(_cell(index, cell) for index, cell in enumerate(_listed(node, "cells")))
-    except ValueError as error:
+    except InvalidNotebookError as error:
         return Notebook(path=place, sha256=digest, findings=(_invalid(str(error)),))
     kernel, language = _kernel(node.get("metadata", {}))
     notes = (_upgraded(version),) if version < 4 else ()
-    return Notebook(
-        path=place, sha256=digest, cells=cells, kernel=kernel, language=language, findings=notes
-    )
+    return Notebook(path=place, sha256=digest, cells=cells, kernel=kernel, language=language, findings=notes)
 
 
 def select(notebook: Notebook) -> tuple[int, ...]:
@@ -99,30 +101,32 @@ def _bytes(path: Path) -> bytes:
 
 
 def _parse(data: bytes) -> tuple[dict[str, Any], int]:
-    """The file as format 4 and the major version it had. Raises ValueError with the reason in plain words."""
+    """The file as format 4 and the major version it had. Raises InvalidNotebookError with the reason in plain words."""
     text = _text(data)
     try:
         raw = json.loads(text)
     except RecursionError:
-        raise ValueError("its JSON is nested too deeply") from None
+        raise InvalidNotebookError("its JSON is nested too deeply") from None
     except json.JSONDecodeError as error:
-        raise ValueError(_json_fault(text, error)) from None
+        raise InvalidNotebookError(_json_fault(text, error)) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InvalidNotebookError(f"its JSON cannot be read: {error}") from None
     if not isinstance(raw, dict) or not isinstance(raw.get("nbformat"), int):
-        raise ValueError("it is JSON, but no notebook: `nbformat` is missing")
+        raise InvalidNotebookError("it is JSON, but no notebook: `nbformat` is missing")
     version = int(raw["nbformat"])
     if not 1 <= version <= 4:
-        raise ValueError(f"its format {version} is not one of 1, 2, 3, 4")
+        raise InvalidNotebookError(f"its format {version} is not one of 1, 2, 3, 4")
     return (raw if version == 4 else _convert(text)), version
 
 
 def _text(data: bytes) -> str:
     if not data.strip():
-        raise ValueError("the file is empty")
+        raise InvalidNotebookError("the file is empty")
     try:
         # Jupyter refuses a byte order mark; editors on Windows write it, and the meaning is clear.
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is not UTF-8 (byte {error.start})") from None
+        raise InvalidNotebookError(f"it is not UTF-8 (byte {error.start})") from None
 
 
 def _json_fault(text: str, error: json.JSONDecodeError) -> str:
@@ -140,20 +144,22 @@ def _convert(text: str) -> dict[str, Any]:
             warnings.simplefilter("ignore")
             node = nbformat.convert(nbformat.reader.reads(text), 4)
     except Exception as error:  # noqa: BLE001  an old file can break the converter in any way
-        raise ValueError(f"it cannot be upgraded to format 4: {type(error).__name__}: {error}") from None
+        raise InvalidNotebookError(
+            f"it cannot be upgraded to format 4: {type(error).__name__}: {error}"
+        ) from None
     return dict(node)
 
 
 def _listed(node: Mapping[str, Any], key: str) -> list[Any]:
     value = node.get(key, [])
     if not isinstance(value, list):
-        raise ValueError(f"`{key}` is not a list")  # noqa: TRY004  ValueError is this module's own signal
+        raise InvalidNotebookError(f"`{key}` is not a list")
     return value
 
 
 def _cell(index: int, raw: Any) -> Cell:
     if not isinstance(raw, dict) or not isinstance(raw.get("cell_type"), str):
-        raise ValueError(f"cell {index} has no cell_type")
+        raise InvalidNotebookError(f"cell {index} has no cell_type")
     metadata = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
     count = raw.get("execution_count")
     return Cell(
@@ -170,7 +176,7 @@ def _cell(index: int, raw: Any) -> Cell:
 def _source(index: int, raw: Any) -> str:
     parts = raw if isinstance(raw, list) else [raw]
     if not all(isinstance(part, str) for part in parts):
-        raise ValueError(f"the source of cell {index} is not text")
+        raise InvalidNotebookError(f"the source of cell {index} is not text")
     return "".join(parts).replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from slicelift.models import LinePlace
 
 _SHELL_METHODS = frozenset({"system", "getoutput", "system_raw", "system_piped", "getoutputs"})
-Block = ast.stmt | ast.ExceptHandler | ast.match_case | ast.Module
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def find(node: ast.AST) -> Iterator[Found]:
             yield from find(child)
 
 
-def is_magic_call(node: ast.AST) -> bool:
+def is_magic_call(node: ast.AST) -> TypeGuard[ast.Call]:
     """True for `get_ipython().anything(...)`."""
     return (
         isinstance(node, ast.Call)
@@ -108,7 +108,11 @@ def _said(call: ast.Call) -> tuple[str, str, str | None, bool]:
 def _texts(call: ast.Call) -> list[str] | None:
     """The arguments in order when all of them are literal strings."""
     order = {"magic_name": 0, "line": 1, "cell": 2, "cmd": 0}
-    named = sorted((order.get(word.arg or "", 9), word.value) for word in call.keywords if word.arg in order)
-    values = [*call.args, *(value for _, value in named)]
-    texts = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+    named = sorted(
+        (word for word in call.keywords if word.arg in order), key=lambda word: order[word.arg or ""]
+    )
+    values = [*call.args, *(word.value for word in named)]
+    texts = [
+        value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
+    ]
     return texts if len(texts) == len(call.args) + len(call.keywords) else None

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 # Options of `pip install` that take the next word with them.
-_TAKES_VALUE = frozenset(
-    "-c --constraint -i --index-url --extra-index-url -f --find-links -t --target --prefix --root --src "
-    "--platform --python-version --implementation --abi --no-binary --only-binary --progress-bar --timeout "
-    "--retries --proxy --cert --client-cert --cache-dir --trusted-host --config-settings -C --global-option "
-    "--upgrade-strategy --log --report --root-user-action --channel -n --name -p --python".split()
-)
+_TAKES_VALUE = """
+-c --constraint -i --index-url --extra-index-url -f --find-links -t --target --prefix --root --src --platform
+--python-version --implementation --abi --no-binary --only-binary --progress-bar --timeout --retries --proxy
+--cert --client-cert --cache-dir --trusted-host --config-settings -C --global-option --upgrade-strategy --log
+--report --root-user-action --channel -n --name -p --python
+"""
 _JOINERS = frozenset({"&&", ";"})
 _LOOKING = frozenset({"list", "freeze", "show", "check", "config", "cache", "debug", "help", "index", "info"})
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
@@ -81,7 +81,9 @@ def _installer(words: list[str]) -> list[str] | None:
     if not words:
         return None
     head, rest = PurePath(words[0]).name, words[1:]
-    if (_PYTHON.match(head) or words[0] == "{sys.executable}" or words[0] == "$sys.executable") and rest[:1] == ["-m"]:
+    if (_PYTHON.match(head) or words[0] == "{sys.executable}" or words[0] == "$sys.executable") and rest[
+        :1
+    ] == ["-m"]:
         head, rest = (rest[1] if len(rest) > 1 else ""), rest[2:]
     if head == "uv" and rest[:1] in (["pip"], ["add"]):
         head, rest = "pip", rest[1:] if rest[0] == "pip" else ["install", *rest[1:]]
@@ -119,7 +121,7 @@ def _sort(word: str, following: Iterator[str], found: dict[str, list[str]]) -> N
         found["files"].append(word.removeprefix("--requirement=").removeprefix("-r"))
     elif word in ("-e", "--editable"):
         _target(next(following, ""), found)
-    elif word in _TAKES_VALUE:
+    elif word in _TAKES_VALUE.split():
         next(following, "")
     elif not word.startswith("-"):
         _target(word, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slicelift.models import LinePlace
 
@@ -32,7 +32,7 @@ class Piece:
     """Lines of one cell that are compiled together. `tree` is None when they are no valid Python.
 
     `binds` are names that come to be without being seen in the source (`%run script.py`), `captures` the
-    `%%capture` cells around it from the outside in, `folder` the working directory before it, if known.
+    `%%capture` cells around it from the outside in.
     """
 
     cell: int
@@ -41,9 +41,7 @@ class Piece:
     file: str | None = None
     binds: tuple[str, ...] = ()
     captures: tuple[Capture, ...] = ()
-    folder: str | None = None
     parameters: bool = False
-    tags: tuple[str, ...] = field(default=())
 
     @property
     def text(self) -> str:
@@ -122,5 +120,5 @@ def rows(tree: ast.Module) -> list[list[ast.stmt]]:
 
 def first_line(node: ast.stmt) -> int:
     """The line a statement begins on, its decorators included."""
-    decorators = getattr(node, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(item.lineno for item in decorators)])

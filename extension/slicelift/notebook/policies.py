@@ -42,10 +42,10 @@ _REFUSE = """
 alias unalias code_wrap debug ed edit load loadpy macro pastebin popd pushd pylab recall rehashx rep rerun reset
 reset_selective save store who_ls xdel
 """
-_CELL_ONLY = frozenset(
-    "! HTML SVG bash capture file html javascript js latex markdown perl pypy python python2 python3 ruby "
-    "script sh svg writefile".split()
-)
+_CELL_ONLY = """
+! HTML SVG bash capture file html javascript js latex markdown perl pypy python python2 python3 ruby script sh svg
+writefile
+"""
 
 _POLICIES: dict[str, Policy] = {
     **dict.fromkeys(_INLINE.split(), Policy.INLINE),
@@ -89,7 +89,7 @@ def policy_of(name: str) -> Policy:
 
 def is_line_magic(name: str) -> bool:
     """True when IPython knows `%name` out of the box, which is what automagic goes by."""
-    return name in _POLICIES and name not in _CELL_ONLY and name not in ("!", "!!")
+    return name in _POLICIES and name not in _CELL_ONLY.split() and name != "!!"
 
 
 def is_known(name: str) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Mapping
-from pathlib import PurePath, PurePosixPath
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import Any
+
+from slicelift.notebook.bindings import own_scope
 
 Known = Mapping[str, ast.expr]
 _PATH_CLASSES = frozenset({"Path", "PurePath", "PosixPath", "PurePosixPath"})
@@ -96,7 +98,7 @@ def _call(node: Any, scope: _Scope) -> str | None:
     if name.endswith((".cwd", "getcwd")) and not node.args:
         return scope.folder
     if last == "home" and name.count(".") and not node.args:
-        return str(PurePath.home()) if hasattr(PurePath, "home") else os.path.expanduser("~")  # noqa: PTH111
+        return os.path.expanduser("~")  # noqa: PTH111  a string, like all paths here
     if last in _PATH_CLASSES or name in ("str", "os.fspath") or name.endswith("path.join"):
         return _join(scope.all(node.args))
     if name.endswith(("path.expanduser", "path.abspath", "path.realpath", "path.normpath", "path.dirname")):
@@ -140,3 +142,13 @@ _READERS = {
     ast.Attribute: _attribute,
     ast.Call: _call,
 }
+
+
+def folder_after(nodes: Iterable[ast.AST], *, known: Known, folder: str | None) -> str | None:
+    """The working directory after these statements, which may call `os.chdir`; None once it is unknown."""
+    for node in nodes:
+        for call in own_scope(node):
+            if isinstance(call, ast.Call) and dotted(call.func).endswith(".chdir") and call.args:
+                target = None if folder is None else text_of(call.args[0], known=known, folder=folder)
+                folder = None if target is None else os.path.normpath(os.path.join(folder or "", target))  # noqa: PTH118
+    return folder

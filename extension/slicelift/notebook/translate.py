@@ -8,6 +8,7 @@ continuation lines.
 from __future__ import annotations
 
 import re
+import tokenize
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -75,7 +76,10 @@ def _tokens(
 ) -> tuple[list[str], list[int]]:
     """Run the token transforms until nothing changes; each turns some lines into one."""
     for _ in range(_ROUNDS):
-        changed, after = transform(lines)
+        try:
+            changed, after = transform(lines)
+        except (SyntaxError, tokenize.TokenError):  # tabs mixed with spaces, for one
+            break
         if not changed:
             break
         start = next((i for i, pair in enumerate(zip(lines, after, strict=False)) if pair[0] != pair[1]), 0)

@@ -13,7 +13,6 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -30,7 +29,8 @@ from slicelift.runtime.shipping import Report, Shipper, say
 from slicelift.runtime.supervision import LEFTOVER_SECONDS, Gang, free_bytes
 from slicelift.runtime.verdict import Verdict, cancelled, data_changed, fault, judge
 
-DELIVER_SECONDS = 24 * 3600.0
+# how long a job waits for a launcher that is away, before its start and again after its end
+PATIENCE_SECONDS = 24 * 3600.0
 _UPLOAD_SECONDS = 120.0
 _LOW_DISK_BYTES = 16 * 1024 * 1024
 
@@ -47,15 +47,20 @@ class Agent:
         self._request = read_object(folder.request)
         self._spec = from_dict(JobSpec, self._request["spec"])
         self._cache = Path(str(self._request["cache"]))
-        self._until = time.monotonic() + float(self._request.get("deliver_seconds", DELIVER_SECONDS))
+        self._patience_seconds = float(self._request.get("patience_seconds", PATIENCE_SECONDS))
         self._isolated = isolated
         self._link = Link(self._request)
         self._bulk = Link(self._request, timeout_seconds=_UPLOAD_SECONDS)
         self._report = Report()
+        self._outputs = Outputs(
+            folder.workspace / self._spec.cwd / "outputs", folder.root / "outputs-before.json"
+        )
         self._secrets: dict[str, str] = {}
         namespace = processes.mount_namespace() if isolated else ""
         self._gang = Gang(folder, str(self._request["attempt_id"]), mount_namespace=namespace)
         self._shipper: Shipper | None = None
+        self._watch: Watch | None = None
+        self._ended = 0
         self._interrupted = False
         self._may_raise = False
 
@@ -68,7 +73,9 @@ class Agent:
         if ending.left:
             say(f"these processes could not be ended: {', '.join(ending.left)}")
         verdict = self._prove_data(verdict)
-        exit_status = verdict.masked(self._secrets.values()).to_exit(ended_processes=ending.found)
+        exit_status = verdict.masked(self._secrets.values()).to_exit(
+            ended_processes=self._ended + ending.found
+        )
         self._folder.write_last(self._folder.exit, exit_status)
         self.deliver()
 
@@ -76,18 +83,16 @@ class Agent:
         """Bring events, logs, outputs and models to the launcher, then say that all is over."""
         # from here on only SIGKILL ends us, and another agent then takes over
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        until = self._patience()
         exit_status = read_object(self._folder.exit)
         try:
             shipper = self._shipping()
             shipper.finish()
-            while not (shipper.drained.is_set() or shipper.gone.is_set()):
-                if time.monotonic() > self._until:
-                    return
-                time.sleep(0.02)
-            if not shipper.gone.is_set() and not self._send_files(exit_status):
+            if not shipper.wait_drained(until) or not self._send_files(exit_status, until=until):
                 return
             self._report.update(state="ended", message=exit_status.get("message", ""), exit=exit_status)
-            shipper.close(max(0.0, self._until - time.monotonic()))
+            if not shipper.close(until):
+                return
         except NotFound as error:
             say(f"the launcher does not know this attempt any more: {error}")
         write_json(self._folder.delivered, {"time": time.time()})
@@ -95,7 +100,12 @@ class Agent:
     def _work(self) -> Verdict:
         """Prepare and run the gang. Whatever happens, there is a verdict."""
         try:
-            self._prepare()
+            self._may_raise = True
+            try:
+                self._prepare()
+            finally:
+                self._may_raise = False
+            self._check_interrupted()
             return self._train()
         except Interrupted:
             return self._cancelled()
@@ -108,14 +118,14 @@ class Agent:
             return fault(SliceliftError("agent-failed", f"The job's agent failed: {error!r}."))
 
     def _prepare(self) -> None:
-        self._may_raise = True
+        until = self._patience()
         self._check_interrupted()
         preparation.make_rooms(self._folder, Path(str(self._request["checkpoints"])))
-        self._secrets = preparation.fetch_secrets(self._spec, self._link, until=self._until)
+        self._secrets = preparation.fetch_secrets(self._spec, self._link, until=until)
         self._shipping()
         self._tell("Unpacking the snapshot")
         preparation.check_interpreter(self._spec)
-        preparation.fetch_snapshot(self._spec, self._bulk, self._folder.workspace, until=self._until)
+        preparation.fetch_snapshot(self._spec, self._bulk, self._folder.workspace, until=until)
         preparation.lay_out_data(
             self._spec,
             self._cache,
@@ -124,26 +134,24 @@ class Agent:
             mounts=self._isolated,
             say=self._tell,
         )
-        self._may_raise = False
-        self._check_interrupted()
 
     def _train(self) -> Verdict:
-        watch = Watch(self._outputs(), Link(self._request, timeout_seconds=_UPLOAD_SECONDS))
+        # whatever lies there now came with the snapshot
+        self._outputs.record()
+        self._watch = Watch(self._outputs, Link(self._request, timeout_seconds=_UPLOAD_SECONDS))
         loopback = self._loopback()
-        self._gang.start(self._spec, self._environment(loopback.start()))
         try:
-            watch.start()
+            self._gang.start(self._spec, self._environment(loopback))
+            self._watch.start()
             self._tell("", state="running")
             code = self._gang.wait(interrupted=self._wants_end, note=self._note)
             if code is not None:
-                self._report.update(ranks=self._gang.ranks())
                 return judge(self._folder, self._spec, code)
             self._tell("Ending", state="running")
-            ending = self._gang.end(self._grace())
-            return replace(self._cancelled(), exit_code=None if ending.left else self._gang.exit_code())
+            self._ended += self._gang.end(self._grace()).found
+            return self._cancelled()
         finally:
             loopback.stop()
-            watch.finish()
 
     def _shipping(self) -> Shipper:
         """The running shipper. Secrets must be known before, since it sends logs at once."""
@@ -158,49 +166,50 @@ class Agent:
     def learn_secrets(self) -> None:
         """Fetch the secrets only to mask them, when delivering in another agent's place."""
         with suppress(SliceliftError):
-            self._secrets = preparation.fetch_secrets(self._spec, self._link, until=self._until)
+            self._secrets = preparation.fetch_secrets(self._spec, self._link, until=self._patience())
 
-    def _send_files(self, exit_status: dict[str, object]) -> bool:
+    def _send_files(self, exit_status: dict[str, object], *, until: float) -> bool:
         """Outputs of every attempt, models of a finished one; False when the time is up."""
-        if self._has_started():
-            outputs = self._outputs()
-            if not patiently(lambda: outputs.send(self._bulk, final=True), until=self._until):
-                return False
+        if self._watch is not None:
+            self._watch.finish()
+        if self._outputs.recorded and not patiently(
+            lambda: self._outputs.send(self._bulk, final=True), until=until
+        ):
+            return False
         if exit_status.get("status") != Status.FINISHED:
             return True
         models = self._folder.root / "models"
-        return patiently(lambda: send_models(models, self._bulk), until=self._until)
-
-    def _has_started(self) -> bool:
-        return (self._folder.root / "outputs.json").exists()
-
-    def _outputs(self) -> Outputs:
-        folder = self._folder.workspace / self._spec.cwd / "outputs"
-        return Outputs(folder, self._folder.root / "outputs.json")
+        return patiently(lambda: send_models(models, self._bulk), until=until)
 
     def _loopback(self) -> Loopback:
         return Loopback(
             self._folder.root / "spool",
-            lambda: self._link.url,
+            self._link.current_url,
             str(self._request["token"]),
             str(self._request["attempt_id"]),
             str(self._request["run_id"]),
+            experiment=self._spec.experiment or "slicelift",
         )
 
-    def _environment(self, tracking_uri: str) -> dict[str, str]:
-        variables = gang_variables(self._spec, self._request, folder=self._folder, tracking_uri=tracking_uri)
+    def _environment(self, loopback: Loopback) -> dict[str, str]:
+        variables = gang_variables(
+            self._spec, self._request, folder=self._folder, tracking_uri=loopback.start()
+        )
+        variables |= loopback.environment()
         environment = gang_environment(os.environ, variables, self._secrets)
         return with_scripts_of(environment, self._spec.python)
 
     def _prove_data(self, verdict: Verdict) -> Verdict:
         """A job whose data changed under it has failed, whatever its ranks say."""
-        if not self._has_started():
+        if not self._outputs.recorded:
             return verdict
         paths = data.changed(self._spec.data, self._cache)
         return data_changed(paths, verdict) if paths and verdict.status is not Status.KILLED else verdict
 
     def _tell(self, message: str, *, state: str = "preparing") -> None:
         """Say where the job stands, to the launcher and to whoever asks the backend."""
+        if message:
+            say(message)
         self._report.update(state=state, message=message, ranks=self._gang.ranks())
         with suppress(OSError):
             write_json(self._folder.state, {"state": state, "message": message})
@@ -225,11 +234,15 @@ class Agent:
             raise Interrupted
 
     def _cancelled(self) -> Verdict:
-        self._may_raise = False
         wish = read_object(self._folder.cancel)
         asked = self._shipper is not None and self._shipper.cancelled.is_set()
         default = "cancelled by the launcher" if asked else "ended by SIGTERM"
-        return cancelled(str(wish.get("reason", default)), None)
+        code = read_object(self._folder.gang).get("exit_code", self._gang.exit_code())
+        return cancelled(str(wish.get("reason", default)), code)
+
+    def _patience(self) -> float:
+        """Until when (monotonic seconds) a launcher that is away is waited for, from now on."""
+        return time.monotonic() + self._patience_seconds
 
     def _grace(self) -> float:
         return float(read_object(self._folder.cancel).get("grace_seconds", GRACE_SECONDS))
@@ -252,6 +265,8 @@ def main(arguments: list[str]) -> None:
         return
     os.umask(0o077)
     os.chdir(folder.root)
+    # a cancel that comes before its handler stands is found in cancel.json
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     isolated = not delivering and enter_namespace()
     _introduce(folder, isolated=isolated)
     processes.become_subreaper()

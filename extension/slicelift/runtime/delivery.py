@@ -28,19 +28,26 @@ Look = tuple[int, int]
 class Outputs:
     """Files below one folder. What was there before the job, and links, are no outputs of it.
 
-    `record` keeps what was there: it is written by the first who looks, before the job starts, and read by an
-    agent that delivers in its place.
+    `before` is where that is kept, for an agent that delivers in another one's place.
     """
 
-    def __init__(self, folder: Path, record: Path) -> None:
+    def __init__(self, folder: Path, before: Path) -> None:
         self._folder = folder
-        # path -> (size, mtime) as it was at the start, or when it was sent
-        self._sent: dict[str, Look] = {}
+        self._before = before
+        # path -> (size, mtime) as it was before the job, or when it was sent
+        self._sent = {path: (int(look[0]), int(look[1])) for path, look in read_object(before).items()}
         self._seen: dict[str, Look] = {}
         self._refused: dict[str, Look] = {}
-        if not record.exists():
-            write_json(record, {path: look for path, _, look in _plain_files(folder)})
-        self._sent = {path: (int(look[0]), int(look[1])) for path, look in read_object(record).items()}
+
+    @property
+    def recorded(self) -> bool:
+        """True once a job may have started."""
+        return self._before.exists()
+
+    def record(self) -> None:
+        """Take what is there now as no output of the job."""
+        self._sent = {path: look for path, _, look in _plain_files(self._folder)}
+        write_json(self._before, self._sent)
 
     def send(self, link: Link, *, final: bool) -> None:
         """Send what is new: all of it when `final`, else what two looks in a row found the same.

@@ -84,20 +84,28 @@ class AttemptFolder:
         return tuple(self.root / name for name in names)
 
     def write_last(self, path: Path, value: Any) -> None:
-        """Like `write_json`, but gives up the reserved space when the disk is full."""
-        try:
-            write_json(path, value)
-        except OSError:
-            (self.root / "reserve").unlink(missing_ok=True)
-            write_json(path, value)
+        """Like `write_json`, for what must be told even on a full disk: it gives up reserved space for it."""
+        for reserve in self._reserves():
+            try:
+                write_json(path, value)
+            except OSError:
+                reserve.unlink(missing_ok=True)
+            else:
+                return
+        write_json(path, value)
 
     def reserve(self) -> None:
         """Set aside the space that `write_last` needs on a full disk. Raises OSError when it is full now."""
-        handle = os.open(self.root / "reserve", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(handle, 0, _RESERVE_BYTES)
-        finally:
-            os.close(handle)
+        for reserve in self._reserves():
+            handle = os.open(reserve, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(handle, 0, _RESERVE_BYTES)
+            finally:
+                os.close(handle)
+
+    def _reserves(self) -> tuple[Path, ...]:
+        # whoever fills the disk may take one before it is used: there is one for each of two last words
+        return (self.root / "reserve.1", self.root / "reserve.2")
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o600) -> None:

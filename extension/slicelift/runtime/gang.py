@@ -22,7 +22,7 @@ from typing import Any
 
 from slicelift.runtime.deaths import Deaths
 from slicelift.runtime.failures import Exit, collect
-from slicelift.runtime.folder import write_json
+from slicelift.runtime.folder import AttemptFolder
 from slicelift.runtime.world import world
 
 RANK = Path(__file__).resolve().with_name("rank.py")
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     run = _run_one if options.nproc == 1 else _run_many
     result = run(folder, options.nproc, [options.script, *options.arguments])
-    write_json(folder / "gang.json", result)
+    AttemptFolder(folder).write_last(folder / "gang.json", result)
     code = int(result["exit_code"])
     return code if code >= 0 else 128 - code
 

@@ -76,6 +76,11 @@ class Link:
         finally:
             self.close()
 
+    def current_url(self) -> str:
+        """Where the launcher is now, by its state file; safe to call from another thread."""
+        told = read_object(self._state_file).get("url")
+        return told if isinstance(told, str) and told else self.url
+
     def close(self) -> None:
         """Drop the connection; the next call opens one."""
         if self._connection is not None:
@@ -130,10 +135,10 @@ class Link:
             raise
 
     def _find_launcher(self) -> None:
-        told = read_object(self._state_file).get("url")
-        if isinstance(told, str) and told and told != self.url:
+        found = self.current_url()
+        if found != self.url:
             self.close()
-            self.url = told
+            self.url = found
 
 
 @contextmanager

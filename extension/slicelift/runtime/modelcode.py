@@ -37,17 +37,13 @@ def requirements(writer: Any, model: Any) -> list[str]:
 def local_sources() -> list[str]:
     """Files and packages of the working folder that are imported now, by path: pickles only name them."""
     folder = Path.cwd()
-    foreign = [
-        Path(path) for path in (sys.prefix, sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
-    ]
-    found = set()
-    for name, module in list(sys.modules.items()):
-        top = name.partition(".")[0]
-        source = _source(sys.modules.get(top, module)) if top not in _OURS else None
-        if source and source.is_relative_to(folder) and source != folder:
-            if not any(source.is_relative_to(path) for path in foreign if path.is_relative_to(folder)):
-                found.add(str(source))
-    return sorted(found)
+    installed = [Path(path) for path in (sys.prefix, sysconfig.get_path("purelib"))]
+    # an environment inside the project is not part of it
+    foreign = [path for path in installed if folder in path.parents]
+    tops = {name.partition(".")[0] for name in sys.modules} - set(_OURS)
+    sources = {_source(sys.modules[top]) for top in tops & sys.modules.keys()}
+    local = (source for source in sources if source and folder in source.parents)
+    return sorted(str(source) for source in local if not any(source.is_relative_to(path) for path in foreign))
 
 
 def parameters_of(function: Callable[..., Any]) -> frozenset[str]:

@@ -38,9 +38,8 @@ def main(arguments: list[str]) -> None:
         tracker.isolate(here.rank, here.attempt_folder)
     faulthandler.enable()
     sys.argv = [script, *arguments[1:]]
-    # as in a notebook: its folder first, and for a script elsewhere its own folder as well
-    folders = dict.fromkeys((str(Path.cwd()), str(Path(script).parent)))
-    sys.path[:0] = folders
+    # as in a notebook: its folder, not the generated script's, is where modules are looked for first
+    sys.path.insert(0, str(Path.cwd()))
     _run(script, here)
 
 

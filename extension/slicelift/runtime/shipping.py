@@ -86,24 +86,31 @@ class Shipper(threading.Thread):
         """No rank lives any more: from now on `drained` is set when all events and logs are delivered."""
         self._finishing.set()
 
-    def close(self, seconds: float) -> None:
-        """Send the last report and the last lines, then end; wait for that at most `seconds`."""
+    def wait_drained(self, until: float) -> bool:
+        """Wait until all is delivered, or unwanted; False when `until` (monotonic seconds) comes first."""
+        while not (self.drained.is_set() or self.gone.is_set()):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def close(self, until: float) -> bool:
+        """Send the last report and the last lines, then end; False when `until` (monotonic seconds) comes first."""
         self._closing.set()
-        self.join(seconds)
+        self.join(max(0.0, until - time.monotonic()))
+        return not self.is_alive()
 
     def run(self) -> None:
         """The thread's loop. Whatever goes wrong in one round is said once in agent.log and tried again."""
-        backoff = POLL_SECONDS
+        pause = POLL_SECONDS
         while not self.gone.is_set():
             closing = self._closing.is_set()
-            if not self._round():
-                backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
-                time.sleep(backoff)
-                continue
-            backoff = POLL_SECONDS
-            if closing:
-                return
-            time.sleep(POLL_SECONDS)
+            done = self._round()
+            if done and closing:
+                break
+            pause = POLL_SECONDS if done else min(pause * 2, LONGEST_BACKOFF_SECONDS)
+            time.sleep(pause)
+        self._link.close()
 
     def _round(self) -> bool:
         """One look at everything; False when it has to be tried again."""
@@ -140,10 +147,9 @@ class Shipper(threading.Thread):
             self._say(f"the launcher refused a report: {refusal}")
             answer = None
         self._told = (version, time.monotonic())
-        if isinstance(answer, dict) and answer.get("cancel"):
-            if not self.cancelled.is_set():
-                self.cancelled.set()
-                self._on_cancel()
+        if isinstance(answer, dict) and answer.get("cancel") and not self.cancelled.is_set():
+            self.cancelled.set()
+            self._on_cancel()
 
     def _send_events(self) -> bool:
         """Send batches until there is nothing more (True) or the logs must have their turn (False)."""

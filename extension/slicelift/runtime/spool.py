@@ -100,8 +100,9 @@ class Spool:
     def abandon(self) -> None:
         """Close the descriptor without a word: for a forked child, whose parent owns the stream."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            # in this order: an exception from a signal handler may come between the two
+            handle, self._fd = self._fd, -1
+            os.close(handle)
 
     def _put(self, event: _Event | None) -> bool:
         points = event[2] if event else 0
@@ -177,10 +178,10 @@ class Spool:
 
     def _open_next(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{self._stem}-{self._segment + 1:06d}.jsonl"
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._segment += 1
         self._size = 0
+        path = self._folder / f"{self._stem}-{self._segment:06d}.jsonl"
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._look_at_bound()
 
     def _look_at_bound(self) -> None:
@@ -213,9 +214,9 @@ def _bytes_of(name: str, default: int) -> int:
 
 def _folder_bytes(folder: Path) -> int:
     total = 0
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
             # the agent deletes acknowledged segments while we look
             with contextlib.suppress(OSError):
-                total += entry.stat().st_size
+                total += path.stat().st_size
     return total

@@ -63,8 +63,8 @@ class Gang:
         return ending
 
     def exit_code(self) -> int | None:
-        """The exit code of the ended gang; None when it never started."""
-        return self._child.wait() if self._child else None
+        """The exit code of the ended gang; None when it never started or could not be ended."""
+        return self._child.poll() if self._child else None
 
     def ranks(self) -> list[dict[str, Any]]:
         """`{rank, pid, state}` of every rank that has started."""

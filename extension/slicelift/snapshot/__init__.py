@@ -56,7 +56,7 @@ def take(
         # the proof stays in this thread: DVC's SQLite handles belong to the thread that opened them
         writing = worker.submit(code.write, draft, script=script, extra_files=extra)
         try:
-            refs, proof = data.check(found, notebook)
+            refs, proof = data.check(found, notebook, excluded=draft.survey.excluded)
         finally:
             written = writing.result()
     if on_proof is not None:

@@ -50,8 +50,11 @@ class Draft:
 
 @contextlib.contextmanager
 def drafting(project: Project, *, limit_bytes: int | None = None) -> Iterator[Draft]:
-    """Look at what would travel, without reading it. Raises what `survey.look` raises."""
-    with tempfile.TemporaryDirectory(prefix="slicelift-") as folder:
+    """Look at what would travel, without reading it.
+
+    Raises what `survey.look` raises; a full disk, here or in the body, is `Unavailable` with `disk-full`.
+    """
+    with git.room_on_disk(), tempfile.TemporaryDirectory(prefix="slicelift-") as folder:
         index = Path(folder) / "index"
         with contextlib.suppress(FileNotFoundError):
             # copy2 keeps the time of the file: by it git knows which entries may have changed within

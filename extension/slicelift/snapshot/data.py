@@ -47,14 +47,19 @@ class _Tracked:
     remote: remotes.Remote
 
 
-def check(project: Project, notebook: str) -> tuple[tuple[DataRef, ...], DataProof]:
-    """`refs` and `prove` in one go, each DVC project opened once. No DVC in the project: nothing, proved."""
+def check(
+    project: Project, notebook: str, *, excluded: frozenset[str] = frozenset()
+) -> tuple[tuple[DataRef, ...], DataProof]:
+    """`refs` and `prove` in one go, each DVC project opened once. No DVC in the project: nothing, proved.
+
+    Outputs whose .dvc file (or dvc.lock) is among `excluded` stay behind, unproved.
+    """
     start = time.perf_counter()
     found: list[DataRef] = []
     proofs: list[DataProof] = []
     for root in _roots(project, notebook):
         with _opened(project, root) as repo:
-            tracked = _tracked(project, repo)
+            tracked = _tracked(project, repo, excluded)
             found += [item.ref for item in tracked]
             proofs.append(_prove(project, repo, tracked))
     return _sorted(found), _sum(proofs, seconds=time.perf_counter() - start)
@@ -186,12 +191,13 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _tracked(project: Project, repo: Any) -> list[_Tracked]:
+def _tracked(project: Project, repo: Any, excluded: frozenset[str] = frozenset()) -> list[_Tracked]:
     """The outputs of one DVC project that travel by reference."""
     found: list[_Tracked] = []
     known: dict[str | None, remotes.Remote] = {}
     for out in repo.index.outs:
-        if not out.use_cache or not _recorded(project, out):
+        left = not out.use_cache or _dvc_file(project, out) in excluded
+        if left or not _recorded(project, out):
             continue
         if out.remote not in known:
             known[out.remote] = remotes.resolve(repo, out.remote)

@@ -7,6 +7,8 @@ Chinese characters survive.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -90,6 +92,17 @@ def start_batch(folder: Path, oids: list[str]) -> subprocess.Popen[bytes]:
             raise _missing() from error
 
 
+@contextlib.contextmanager
+def room_on_disk() -> Iterator[None]:
+    """Our own files on a full disk raise the same as git's: `Unavailable` with `disk-full`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _full(str(error)) from error
+
+
 def records(output: bytes) -> Iterator[str]:
     """The NUL-separated records of a `-z` answer; bytes that are no UTF-8 become surrogates."""
     for record in output.split(b"\0"):
@@ -118,11 +131,7 @@ def translate(folder: Path, args: tuple[str, ...], complaint: str) -> SliceliftE
             f"If you trust it: git config --global --add safe.directory {_owned(complaint) or folder}",
         )
     if "No space left on device" in complaint or "Disk quota exceeded" in complaint:
-        return Unavailable(
-            "disk-full",
-            f"The disk is full: git could not write the snapshot ({_last(complaint)}).",
-            "Free some space in the project's disk and in the temporary folder, then promote again.",
-        )
+        return _full(_last(complaint))
     if "Permission denied" in complaint:
         return Refused(
             "file-unreadable",
@@ -165,6 +174,14 @@ def _environment(index: Path | None, extra: Mapping[str, str] | None) -> dict[st
     if index is not None:
         ours["GIT_INDEX_FILE"] = os.fspath(index)
     return ours | dict(extra or {})
+
+
+def _full(what: str) -> Unavailable:
+    return Unavailable(
+        "disk-full",
+        f"The disk is full, so the snapshot could not be written ({what}).",
+        "Free some space on the project's disk and in the temporary folder, then promote again.",
+    )
 
 
 def _missing() -> UserError:

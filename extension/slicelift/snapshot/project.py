@@ -96,7 +96,7 @@ def find_project(notebook_path: Path | str) -> Project:
 def init_project(
     root: Path | str,
     *,
-    limit_bytes: int,
+    limit_bytes: int | None = None,
     confirm: Callable[[Sequence[Candidate]], bool] | None = None,
 ) -> Project:
     """Make `root` a repository with a first commit of what it holds. Safe to repeat.
@@ -104,7 +104,8 @@ def init_project(
     Inside a repository that has no commit yet, that repository gets the commit; one that has commits
     is returned as it is. A .gitignore is written if there is none. `confirm` sees every file of the
     commit, largest first, before anything is hashed; False stops with `init-declined` and leaves a
-    repository without commit. More than `limit_bytes` stops with `snapshot-too-large`.
+    repository without commit. More than `limit_bytes` (None: as for a snapshot) stops with
+    `snapshot-too-large`.
     """
     folder = Path(os.path.realpath(root))
     top = _init(folder)
@@ -115,14 +116,14 @@ def init_project(
             raise
     if not (top / ".gitignore").exists():
         (top / ".gitignore").write_text(_IGNORED, encoding="utf-8")
-    held = first_commit(top)
+    held = list_first_commit(top)
     _accept(top, held, limit_bytes=limit_bytes, confirm=confirm)
     git.run(top, "add", "--all")
     git.run(top, *_commit_command(top), env=_author(top))
     return find_project(top / "any")
 
 
-def first_commit(top: Path) -> tuple[Candidate, ...]:
+def list_first_commit(top: Path) -> tuple[Candidate, ...]:
     """What a first commit at `top` would hold, the largest first."""
     listed = git.run(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     paths = [path for path in git.records(listed) if os.path.lexists(top / path)]
@@ -161,14 +162,15 @@ def _accept(
     top: Path,
     held: tuple[Candidate, ...],
     *,
-    limit_bytes: int,
+    limit_bytes: int | None,
     confirm: Callable[[Sequence[Candidate]], bool] | None,
 ) -> None:
     """Refuse a first commit that is too large or that the user does not want."""
     # imported here because survey builds on this module
-    from slicelift.snapshot.survey import refuse_large
+    from slicelift.snapshot import survey
 
-    refuse_large({item.path: item.size_bytes for item in held}, limit_bytes=limit_bytes)
+    sizes = {item.path: item.size_bytes for item in held}
+    survey.refuse_large(sizes, limit_bytes=survey.limit() if limit_bytes is None else limit_bytes)
     if confirm is not None and not confirm(held):
         raise Refused(
             "init-declined",

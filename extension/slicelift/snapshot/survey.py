@@ -1,6 +1,7 @@
 """What would travel, judged by names and sizes before a single byte is read.
 
-The files are those that `git add -A` would take, less what .sliceliftignore names. Nested repositories,
+The files are those that `git add -A` would take, less what .sliceliftignore names and less untracked
+by-products of Python and Jupyter. Nested repositories,
 links that leave the project and sizes above the limit are refused here, so that five gigabytes cost no
 more than five bytes.
 """
@@ -23,6 +24,8 @@ OURS = ".slicelift"
 IGNORE_FILE = ".sliceliftignore"
 DEFAULT_LIMIT_BYTES = 500 * 1024**2
 LIMIT_VARIABLE = "SLICELIFT_SNAPSHOT_LIMIT_MIB"
+# rewritten by merely looking at a project, so they would change the id of unchanged content
+_BY_PRODUCTS = ("--exclude=__pycache__/", "--exclude=.ipynb_checkpoints/")
 _NAMED = 5
 _LINK_HOPS = 40
 
@@ -118,8 +121,8 @@ def size_text(size_bytes: int) -> str:
 
 def _entries(project: Project, index: Path) -> list[_Entry]:
     """Tracked and untracked files, ignored ones left out. Conflicted files come once per side."""
-    flags = ("-z", "-v", "--stage", "--cached", "--others", "--exclude-standard")
-    listed = git.run(project.root, "ls-files", *flags, index=index)
+    flags = ["-z", "-v", "--stage", "--cached", "--others", "--exclude-standard"]
+    listed = git.run(project.root, "ls-files", *flags, *_BY_PRODUCTS, index=index)
     return [_entry(record) for record in git.records(listed)]
 
 

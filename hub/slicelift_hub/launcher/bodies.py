@@ -16,16 +16,13 @@ T = TypeVar("T")
 
 def parse(kind: type[T], data: object) -> T:
     """One of `slicelift.models` from decoded JSON, every type checked. Raises `bad-body`."""
-    if not isinstance(data, dict):
-        raise _bad(kind, f"it is a {type(data).__name__}, not an object")
-    try:
-        value = from_dict(kind, data)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise _bad(kind, str(error)) from error
-    wrong = _misfit(kind, value, kind.__name__)
-    if wrong:
+    wrong = _misfit(kind, data, kind.__name__)
+    if wrong or not isinstance(data, dict):
         raise _bad(kind, wrong)
-    return value
+    try:
+        return from_dict(kind, data)
+    except (TypeError, ValueError) as error:
+        raise _bad(kind, str(error)) from error
 
 
 def text_field(body: Mapping[str, Any], name: str) -> str:
@@ -42,27 +39,27 @@ def _bad(kind: type[Any], why: str) -> UserError:
     )
 
 
-def _misfit(hint: Any, value: Any, name: str) -> str:
-    """Where a value does not fit its annotation, in words; "" when all of it does."""
+def _misfit(hint: Any, value: object, name: str) -> str:
+    """Where JSON does not fit an annotation, in words; "" when all of it does. A missing field is not ours to say."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(value, dict):
+            return f"{name} is {type(value).__name__}, not an object"
         hints = typing.get_type_hints(hint)
-        found = (_misfit(kind, getattr(value, key), f"{name}.{key}") for key, kind in hints.items())
+        found = (_misfit(kind, value[key], f"{name}.{key}") for key, kind in hints.items() if key in value)
         return next(filter(None, found), "")
     return "" if _fits(hint, value) else f"{name} is {type(value).__name__}, not {hint}"
 
 
-def _fits(hint: Any, value: Any) -> bool:
+def _fits(hint: Any, value: object) -> bool:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
     if origin in (types.UnionType, typing.Union):
         return any(_fits(arg, value) for arg in args)
     if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(args[0], item) for item in value)
+        return isinstance(value, list) and all(_fits(args[0], item) for item in value)
     if origin is Mapping:
-        return isinstance(value, Mapping) and all(
-            isinstance(key, str) and _fits(args[1], item) for key, item in value.items()
-        )
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return isinstance(value, hint) and not _misfit(hint, value, "")
+        return isinstance(value, dict) and all(_fits(args[1], item) for item in value.values())
+    if dataclasses.is_dataclass(hint):
+        return not _misfit(hint, value, "")
     return type(value) is hint

@@ -101,7 +101,7 @@ class Dispatch:
             self._wake.clear()
             try:
                 await self._serve_queue()
-            except Exception:
+            except Exception:  # noqa: BLE001 - the queue must be served again, whatever a disk or backend threw
                 _log.exception("The queue could not be served; trying again.")
                 await asyncio.sleep(self._pace.retry)
                 self.wake()
@@ -151,7 +151,7 @@ class Dispatch:
             except Unavailable as error:
                 _log.warning("%s: %s", attempt_id, error)
                 pause = self._pace.retry
-            except Exception:
+            except Exception:  # noqa: BLE001 - an attempt must never be left alone with its lease
                 _log.exception("%s: this step failed; trying again.", attempt_id)
                 pause = self._pace.retry
             if not over:
@@ -182,7 +182,7 @@ class Dispatch:
             raise
         except SliceliftError as error:
             return await self._observe(row, _make_refused(error.code, str(error)))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a backend's fault ends this attempt, not the launcher
             _log.exception("%s: the backend could not start it.", row.attempt_id)
             return await self._observe(row, _make_refused("start-failed", f"{type(error).__name__}: {error}"))
         await self._call(self._ledger.set_handle, row.attempt_id, handle)

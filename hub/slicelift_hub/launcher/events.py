@@ -122,8 +122,7 @@ class Broker:
 class Announcer:
     """Publishes the view of a run after it changed; changes that come while one is read become one."""
 
-    def __init__(self, announce: Callable[[str], Awaitable[None]]) -> None:
-        self._announce = announce
+    def __init__(self) -> None:
         self._changed: dict[str, None] = {}
         self._news = asyncio.Event()
 
@@ -132,11 +131,11 @@ class Announcer:
         self._changed[run_id] = None
         self._news.set()
 
-    async def run(self) -> None:
+    async def run(self, announce: Callable[[str], Awaitable[None]]) -> None:
         """Announce for ever."""
         while True:
             await self._news.wait()
             self._news.clear()
             changed, self._changed = self._changed, {}
             for run_id in changed:
-                await self._announce(run_id)
+                await announce(run_id)

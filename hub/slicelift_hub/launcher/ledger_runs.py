@@ -117,6 +117,12 @@ class RunRows(Rows):
                 connection.execute(update(attempts).where(here).values(ranks=dumps(ranks)))
             return changed or bool(news)
 
+    def mark_drained(self, attempt_id: str) -> None:
+        """The agent has sent all that the job left."""
+        with self.writing() as connection:
+            here = attempts.c.attempt_id == attempt_id
+            connection.execute(update(attempts).where(here).values(drained=True))
+
     def set_handle(self, attempt_id: str, handle: str) -> None:
         """The backend has it."""
         with self.writing() as connection:

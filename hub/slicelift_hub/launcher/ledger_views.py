@@ -81,6 +81,7 @@ def _views(connection: Connection, query: Select[Any]) -> list[RunView]:
     ids = [row.run_id for row in rows]
     history = _history(connection, ids)
     models = _models(connection, ids)
+    unregistered = _unregistered(connection, ids)
     places = leases.positions(connection) if any(row.status == Status.WAITING for row in rows) else {}
     return [
         _view(
@@ -88,6 +89,7 @@ def _views(connection: Connection, query: Select[Any]) -> list[RunView]:
             history=history.get(row.run_id, ()),
             models=models.get(row.run_id, ()),
             position=places.get(row.attempt_id),
+            tracked=row.tracked == "closed" and row.run_id not in unregistered,
         )
         for row in rows
     ]
@@ -102,6 +104,12 @@ def _models(connection: Connection, ids: list[str]) -> dict[str, tuple[ModelVers
     registered = (versions.c.run_id.in_(ids), versions.c.version.is_not(None))
     rows = connection.execute(select(versions).where(*registered).order_by(versions.c.id)).all()
     return _grouped((row.run_id, version_view(connection, row)) for row in rows)
+
+
+def _unregistered(connection: Connection, ids: list[str]) -> set[str]:
+    """Runs with a model that has no version yet."""
+    waiting = (versions.c.run_id.in_(ids), versions.c.version.is_(None))
+    return set(connection.execute(select(versions.c.run_id).where(*waiting)).scalars())
 
 
 def _grouped(pairs: Iterable[tuple[str, Any]]) -> dict[str, tuple[Any, ...]]:
@@ -123,6 +131,7 @@ def _view(
     history: tuple[StatusChange, ...],
     models: tuple[ModelVersionView, ...],
     position: int | None,
+    tracked: bool,
 ) -> RunView:
     live = Live.from_json(row.live)
     return RunView(
@@ -149,6 +158,7 @@ def _view(
         ranks=live.ranks(json.loads(row.ranks)),
         history=history,
         models=models,
+        tracked=tracked,
     )
 
 

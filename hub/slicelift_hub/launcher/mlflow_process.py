@@ -11,17 +11,42 @@ import ctypes
 import os
 import signal
 import socket
+import sqlite3
 import sys
+import traceback
 import warnings
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import uvicorn
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Serve MLflow on an inherited listening socket until SIGTERM, or until `parent` is gone."""
+    """Serve MLflow on an inherited listening socket until SIGTERM, or until `parent` is gone.
+
+    Ends with a line that says why when it cannot: the supervisor shows the last line of the log.
+    """
     _die_with(parent)
+    try:
+        _check_database()
+        server = _make_server()
+    except Exception as error:  # noqa: BLE001 - all of them end here, in words
+        traceback.print_exc()
+        sys.exit(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
+    server.run(sockets=[socket.socket(fileno=descriptor)])
+
+
+def _check_database() -> None:
+    """A broken file is found now, not after ten seconds of imports."""
+    with closing(sqlite3.connect("mlflow.db", timeout=20)) as database:
+        database.execute("pragma schema_version").fetchone()
+
+
+def _make_server() -> uvicorn.Server:
     # MLflow's own use of a deprecated starlette module; one line of noise per start
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", message=".*starlette.*")
     import uvicorn  # here, not at the top: nothing may take time before the death signal is armed
     from mlflow.server.fastapi_app import app
@@ -31,7 +56,7 @@ def main(descriptor: int, parent: int) -> None:
     # creates or checks the schema before the first answer, as `mlflow server` does
     initialize_backend_stores(store, store, os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"])
     config = uvicorn.Config(app, access_log=False, timeout_graceful_shutdown=5, timeout_keep_alive=30)
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
+    return uvicorn.Server(config)
 
 
 def _die_with(parent: int) -> None:

@@ -150,8 +150,9 @@ class MlflowServer:
                     self._say("down", "MLflow does not answer, though its process is there.")
             self._stopping.wait(_POLL_SECONDS)
         if not self._stopping.is_set():
-            tail = _last_line(self.folder / "server.log")
-            self._say("down", f"The MLflow server ended with exit code {child.returncode}. {tail}".strip())
+            log = self.folder / "server.log"
+            message = f"The MLflow server ended with exit code {child.returncode}"
+            self._say("down", f"{message} (see {log}). {_last_line(log)}".strip())
 
     def _say(self, status: str, message: str, *, answered: float | None = None) -> None:
         last = answered or self._state.answered

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from slicelift.models import Environment, LinePlace, Script
 from slicelift.snapshot import Project, find_project
 
@@ -74,6 +73,17 @@ class Repo:
         return done.stdout
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_dvc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """DVC keeps its site cache out of the home, and asks the network for news of itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("dvc")
+        for name in ("SITE_CACHE_DIR", "GLOBAL_CONFIG_DIR", "SYSTEM_CONFIG_DIR"):
+            patch.setenv(f"DVC_{name}", str(folder / name.lower()))
+        patch.setenv("DVC_TEST", "true")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
@@ -81,8 +91,6 @@ def _empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    for name in ("SITE_CACHE_DIR", "GLOBAL_CONFIG_DIR", "SYSTEM_CONFIG_DIR"):
-        monkeypatch.setenv(f"DVC_{name}", str(home / name.lower()))
 
 
 @pytest.fixture

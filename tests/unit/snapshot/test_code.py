@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
 from slicelift.errors import Refused, Unavailable, UserError
 from slicelift.models import LinePlace, Script
 from slicelift.snapshot import code, git
@@ -110,17 +111,16 @@ def test_the_notebook_is_what_was_given_whatever_the_disk_says(repo: Any, script
 
 
 def test_a_change_within_the_clock_tick_of_the_index_is_seen(repo: Any, script: Script) -> None:
-    file = repo.root / "lib/model.py"
-    index = repo.root / ".git/index"
+    """Same size, same time, same inode: only the age of the index file tells git to look inside."""
+    repo.git("config", "core.trustctime", "false")
+    file, tick = repo.root / "lib/model.py", (1_700_000_000 * 10**9,) * 2
     file.write_text("y = 1\n")
+    os.utime(file, ns=tick)
     repo.git("add", "lib/model.py")
-    same = index.stat().st_mtime_ns
+    os.utime(repo.root / ".git/index", ns=tick)
     file.write_text("z = 9\n")
-    os.utime(file, ns=(same, same))
-    repo.git("add", "--refresh", "nb.ipynb")
-    file.write_text("w = 7\n")
-    os.utime(file, ns=(index.stat().st_mtime_ns,) * 2)
-    assert repo.blob(taken(repo, script).tree, "lib/model.py") == b"w = 7\n"
+    os.utime(file, ns=tick)
+    assert repo.blob(taken(repo, script).tree, "lib/model.py") == b"z = 9\n"
 
 
 def test_flags_that_hide_a_file_from_git_do_not_hide_it_here(repo: Any, script: Script) -> None:
@@ -313,6 +313,42 @@ def test_what_git_cannot_do_is_said_in_its_words(repo: Any, script: Script) -> N
     with pytest.raises(UserError) as lost:
         code.list_files(project, "1" * 40)
     assert lost.value.code == "git-failed"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Three megabytes and no more."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "slicelift-test", str(disk)], check=True)
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.needs_root
+def test_a_full_disk_is_said_and_nothing_is_half_done(
+    repo: Any, small_disk: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = type(repo)(small_disk / "project")
+    full.root.mkdir()
+    full.git("init", "--quiet")
+    full.write("nb.ipynb", "{}")
+    full.commit()
+    full.write("big.bin", os.urandom(2 * 1024**2))
+    with pytest.raises(Unavailable) as caught:
+        taken(full, script)
+    assert caught.value.code == "disk-full"
+    full.write("filler.bin", b"")
+    with contextlib.suppress(OSError), open(full.root / "filler.bin", "wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    monkeypatch.setattr("tempfile.tempdir", str(small_disk))
+    with pytest.raises(Unavailable) as own:
+        taken(repo, script)
+    assert own.value.code == "disk-full"
+    (full.root / "filler.bin").unlink()
+    (full.root / "big.bin").unlink()
+    assert "nb.ipynb" in full.tree(taken(full, script).tree)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from slicelift.errors import NotFound, Refused, UserError
 from slicelift.snapshot import Candidate, find_project, git, init_project
 
@@ -130,7 +129,7 @@ def test_init_makes_a_repository_and_lists_it_first(tmp_path: Path) -> None:
         return True
 
     project = init_project(root, limit_bytes=LIMIT, confirm=confirm)
-    assert [item.path for item in seen][0] == "big.csv"
+    assert seen[0].path == "big.csv"
     assert {item.path for item in seen} == {"nb.ipynb", "big.csv", ".gitignore"}
     assert git.run(root, "ls-tree", "-r", "--name-only", "HEAD").decode().split() == [
         ".gitignore",

@@ -7,73 +7,40 @@ goes away between two steps.
 
 from __future__ import annotations
 
-import re
-import secrets as random_source
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any
 
-from slicelift.errors import NotFound, Refused, SliceliftError, Unavailable, UserError
-from slicelift.models import JobSpec, RunView, Severity, Snapshot, to_dict
+from slicelift.errors import Unavailable
+from slicelift.models import RunView, SnapshotFile
+from slicelift.promotion.delivery import deliver
+from slicelift.promotion.preparing import (
+    Background,
+    Prepared,
+    accepted,
+    check,
+    finding_rows,
+    prepare,
+    read_notebook,
+)
+from slicelift.promotion.request import Progress, Request, Step, checked_id, mint_id, silent
 
-if TYPE_CHECKING:
-    from slicelift.launcher_client import Client
-    from slicelift.preflight import Report
-    from slicelift.snapshot import Project
-
-T = TypeVar("T")
-
-RETRY_SECONDS = 60.0
-_ID_LENGTH, _TIME_LENGTH = 20, 9
-# Base32's characters in ASCII order, so that a later id sorts later.
-_ALPHABET = "234567abcdefghijklmnopqrstuvwxyz"
-_ID = re.compile(rf"p-[{_ALPHABET}]{{{_ID_LENGTH}}}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One thing that is done, told while the rest goes on. `seconds` is the time that it took by itself."""
-
-    name: str
-    text: str
-    seconds: float = 0.0
-
-
-Progress = Callable[[Step], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What the user asked for. `parameters` are overrides, as text or as values of the default's type.
-
-    None and "" mean what the preset or the notebook says.
-    """
-
-    notebook: Path
-    workers: int | None = None
-    slice: str | None = None
-    gpus_per_worker: int | None = None
-    queue: str = "default"
-    preset: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    name: str | None = None
-    model_name: str | None = None
-    python: str | None = None
-    secrets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """All of a promotion that is known before the launcher has heard of it."""
-
-    report: Report
-    project: Project
-    snapshot: Snapshot
-    spec: JobSpec
-    proof: DataProof | None
+__all__ = [
+    "Plan",
+    "Prepared",
+    "Progress",
+    "Request",
+    "Step",
+    "accepted",
+    "check",
+    "finding_rows",
+    "mint_id",
+    "plan",
+    "promote",
+    "read_notebook",
+    "submit",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +56,6 @@ class Plan:
     position: int | None = None
     capacity: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
-
-
-def silent(_: Step) -> None:
-    """Progress that nobody listens to."""
 
 
 def promote(
@@ -146,11 +109,11 @@ def submit(
     from slicelift.launcher_client import ensure  # httpx takes a quarter of a second
 
     identity = checked_id(promotion_id) if promotion_id else mint_id()
-    # a cold launcher takes a second: it starts while the notebook is checked
-    starting = _Background(lambda: ensure(home))
+    # a cold launcher takes seconds: it starts while the notebook is checked
+    starting = Background(lambda: ensure(home))
     prepared = prepare(request, on_progress=on_progress)
-    client = _timed("launcher", starting.result, say=on_progress, text=_launcher_text)
-    return _deliver(prepared, identity, client=client, again=lambda: ensure(home), say=on_progress)
+    client = starting.result()
+    return deliver(prepared, identity, client=client, again=lambda: ensure(home), say=on_progress)
 
 
 def plan(request: Request, *, home: Path | None = None, on_progress: Progress = silent) -> Plan:
@@ -169,26 +132,3 @@ def plan(request: Request, *, home: Path | None = None, on_progress: Progress = 
         return Plan(prepared=prepared, notes=(f"{fault.message} Position and manifest are not known.",))
     files = {item.sha256: item for item in prepared.snapshot.files if item.sha256 in missing}
     return Plan(prepared=prepared, missing=tuple(files.values()), **answer)
-
-
-def prepare(request: Request, *, on_progress: Progress = silent) -> Prepared:
-    """Check the notebook, take the snapshot, prove the data; tells the launcher nothing."""
-    from slicelift.snapshot import environment, find_project
-
-    # read once: what was checked is what travels, whatever is saved meanwhile
-    content = read_notebook(request.notebook)
-    finding = _Background(lambda: find_project(request.notebook))
-    preset = _chosen_preset(request)
-    report = _timed(
-        "preflight",
-        lambda: check(
-            request.notebook, python=request.python, parameters=request.parameters, content=content
-        ),
-        say=on_progress,
-        text=_checked_text,
-    )
-    refuse_errors(report)
-    project = finding.result()
-    workers = preset.workers if request.workers is None else request.workers
-    environment.check(report.environment, workers=workers)
-    return _snapshot(request, report, project=project, preset=preset, content=content, say=on_progress)

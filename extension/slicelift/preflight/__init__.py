@@ -1,0 +1,7 @@
+"""What will break in a job, at cell and line, before anything is sent."""
+
+from __future__ import annotations
+
+from slicelift.preflight.check import Report, check, project_root
+
+__all__ = ["Report", "check", "project_root"]

@@ -1,0 +1,252 @@
+"""Imports: what is missing, what is the project's own, what hides names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slicelift.models import Finding, Severity
+from slicelift.notebook.bindings import bound_names
+from slicelift.notebook.kernel import Module
+from slicelift.notebook.packages import requirement_name
+from slicelift.notebook.static import folder_after, text_of
+from slicelift.preflight.view import View
+
+_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+# Distributions whose module has another name: only the usual suspects.
+_MODULE_OF = {
+    "scikit-learn": "sklearn",
+    "scikit-image": "skimage",
+    "opencv-python": "cv2",
+    "opencv-python-headless": "cv2",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "beautifulsoup4": "bs4",
+    "python-dateutil": "dateutil",
+    "pytorch-lightning": "pytorch_lightning",
+    "msgpack-python": "msgpack",
+    "protobuf": "google",
+    "tensorboardx": "tensorboardX",
+    "umap-learn": "umap",
+    "faiss-cpu": "faiss",
+    "faiss-gpu": "faiss",
+    "attrs": "attr",
+    "pyzmq": "zmq",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """One imported module. `level` counts leading dots; `star` is True for `import *`."""
+
+    name: str
+    node: ast.stmt
+    level: int = 0
+    star: bool = False
+
+
+def imports(tree: ast.Module) -> list[Import]:
+    """Every import of the program, in order."""
+    found: list[Import] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [Import(name=item.name, node=node) for item in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            star = node.names[0].name == "*"
+            found.append(Import(name=node.module or "", node=node, level=node.level, star=star))
+    return sorted(found, key=lambda item: (item.node.lineno, item.node.col_offset))
+
+
+def walk_imports(view: View) -> Iterator[str]:
+    """The dotted names to ask the kernel about."""
+    yield from dict.fromkeys(item.name for item in imports(view.tree) if not item.level and item.name)
+
+
+def search_paths(view: View) -> tuple[list[str], bool]:
+    """Folders that the notebook puts on the module path, and whether all of them could be read.
+
+    The notebook's own folder comes first. A folder that the code changes into counts too, since a kernel looks
+    for modules in the current one.
+    """
+    paths, complete = [view.folder], True
+    folder: str | None = view.folder
+    for node in ast.walk(view.tree):
+        if isinstance(node, ast.Call) and view.called(node) in ("sys.path.append", "sys.path.insert"):
+            text = (
+                text_of(node.args[-1], known=view.constants, folder=folder or view.folder)
+                if node.args
+                else None
+            )
+            complete = complete and text is not None
+            paths += [] if text is None else [str(Path(folder or view.folder, text))]
+        elif _changes_path(view, node):
+            complete = False
+    for statement in view.tree.body:
+        folder = folder_after([statement], known=view.constants, folder=folder)
+        if folder and folder not in paths:
+            paths.append(folder)
+    return paths, complete
+
+
+def check_modules(
+    view: View,
+    *,
+    modules: Mapping[str, Module],
+    requirements: Collection[str],
+    written: Collection[str],
+    complete: bool,
+) -> list[Finding]:
+    """Findings for all imports. `written` are modules that `%%writefile` makes."""
+    answered = {requirement_name(item) for item in requirements}
+    answered |= {_MODULE_OF[name] for name in answered if name in _MODULE_OF}
+    findings: list[Finding] = []
+    missing = _missing(view, modules, answered=answered, written=written)
+    for item in imports(view.tree):
+        top = item.name.partition(".")[0]
+        module = modules.get(item.name)
+        if item.star:
+            findings.append(_star(view, item))
+        if top in written or (module and module.local and module.found):
+            message = f"{item.name} is a module of the project; it travels with the code."
+            findings.append(view.finding("local-module", Severity.NOTE, item.node, message=message))
+        elif item in missing and not _guarded(view, item.node, missing):
+            findings.append(_absent(view, item, complete=complete))
+    return list(dict.fromkeys(findings))
+
+
+def check_futures(view: View) -> list[Finding]:
+    """`from __future__` counts for the whole script."""
+    found = []
+    for node in ast.walk(view.tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            names = ", ".join(item.name for item in node.names)
+            message = (
+                f"from __future__ import {names} moves to the top of the script and counts for every cell."
+            )
+            found.append(view.finding("future-import", Severity.NOTE, node, message=message))
+    return found
+
+
+def star_names_of_file(path: Path, *, depth: int = 0) -> tuple[str, ...] | None:
+    """The names that `import *` takes from a module of the project, by reading it; None if they are unknown."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return _star_names(tree, path.parent, depth=depth)
+
+
+def star_names_of_text(text: str, folder: Path) -> tuple[str, ...] | None:
+    """The same for a module that a cell writes; `folder` is where its own `import *` looks."""
+    try:
+        return _star_names(ast.parse(text), folder, depth=0)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _star_names(tree: ast.Module, folder: Path, *, depth: int) -> tuple[str, ...] | None:
+    names = _exported(tree)
+    if names is not None:
+        return names
+    found = {name for name in bound_names(tree.body) if not name.startswith("_")}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            inner = folder / f"{(node.module or '').replace('.', '/')}.py"
+            more = star_names_of_file(inner, depth=depth + 1) if depth < 5 else None
+            if more is None:
+                return None
+            found.update(more)
+    return tuple(sorted(found))
+
+
+def _exported(tree: ast.Module) -> tuple[str, ...] | None:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets
+        ):
+            try:
+                return tuple(str(name) for name in ast.literal_eval(node.value))
+            except (ValueError, TypeError):
+                return None
+    return None
+
+
+def _changes_path(view: View, node: ast.AST) -> bool:
+    """True for changes of sys.path that cannot be followed (`sys.path += ...`, `sys.path[:0] = ...`)."""
+    if isinstance(node, ast.Call):
+        return view.called(node) in ("sys.path.extend", "site.addsitedir")
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        bases = [item.value if isinstance(item, ast.Subscript) else item for item in targets]
+        return any(view.named(base) == "sys.path" for base in bases)
+    return False
+
+
+def _missing(
+    view: View, modules: Mapping[str, Module], *, answered: Collection[str], written: Collection[str]
+) -> list[Import]:
+    found = []
+    for item in imports(view.tree):
+        top = item.name.partition(".")[0]
+        module = modules.get(item.name)
+        absent = module is not None and not module.found
+        known = top in written or top in answered or top.replace("_", "-").lower() in answered
+        if item.level or (absent and not known):
+            found.append(item)
+    return found
+
+
+def _guarded(view: View, node: ast.stmt, missing: Collection[Import]) -> bool:
+    """True when the program expects that the import may fail."""
+    inner: ast.AST = node
+    for outer in view.above(node):
+        if isinstance(outer, ast.If):
+            return True
+        if isinstance(outer, ast.Try) and _try_guards(outer, inner, missing):
+            return True
+        if isinstance(outer, ast.With) and any(
+            "suppress" in ast.unparse(i.context_expr) for i in outer.items
+        ):
+            return True
+        inner = outer
+    return False
+
+
+def _try_guards(outer: ast.Try, inner: ast.AST, missing: Collection[Import]) -> bool:
+    """In the body: when a handler takes the error. In a handler or `else`: when it will not come to that."""
+    if inner in outer.body:
+        return any(_takes_import_error(handler) for handler in outer.handlers)
+    body = {id(node) for statement in outer.body for node in ast.walk(statement)}
+    fails = any(id(item.node) in body for item in missing)
+    if inner in outer.orelse:
+        return fails
+    return inner in outer.handlers and not fails
+
+
+def _takes_import_error(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(ast.unparse(kind).rpartition(".")[2] in _IMPORT_ERRORS for kind in kinds)
+
+
+def _star(view: View, item: Import) -> Finding:
+    message = f"from {item.name} import * hides where names come from."
+    fix = "Import the names you use."
+    return view.finding("star-import", Severity.WARNING, item.node, message=message, fix=fix)
+
+
+def _absent(view: View, item: Import, *, complete: bool) -> Finding:
+    if item.level:
+        dots = "." * item.level + item.name
+        message = f"from {dots} import ...: a notebook is no package, so a relative import fails."
+        fix = "Name the module without the leading dots."
+        return view.finding("missing-module", Severity.ERROR, item.node, message=message, fix=fix)
+    # In a function it fails only when that is called; with an unreadable module path it may be found.
+    certain = complete and not view.in_function(item.node)
+    severity = Severity.ERROR if certain else Severity.WARNING
+    message = f"No module {item.name} in the kernel's environment or in the project."
+    fix = f"Install it in the kernel's environment (%pip install {item.name.partition('.')[0]}), or correct the name."
+    return view.finding("missing-module", severity, item.node, message=message, fix=fix)

@@ -1,0 +1,193 @@
+"""The calls of an agent, each for its own attempt only. All of them may be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from weakref import WeakValueDictionary
+
+from slicelift.errors import NotFound, UserError
+from slicelift.models import JobStatus, SnapshotFile, Status, to_dict
+
+from slicelift_hub.launcher.bodies import parse, text_field
+from slicelift_hub.launcher.handler import AGENT, Handler
+from slicelift_hub.launcher.ingest import parse_streams
+from slicelift_hub.launcher.names import check_path, check_sha256
+from slicelift_hub.launcher.routes_files import send_chunks
+from slicelift_hub.launcher.store import BlobWriter
+from slicelift_hub.launcher.tar import make_snapshot_tar
+
+_LONGEST_MESSAGE = 4000
+_STATES = {"preparing": Status.STARTING, "running": Status.RUNNING}
+
+# one writer per log; an entry lives as long as somebody holds or awaits its lock
+_log_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+
+class AgentHandler(Handler):
+    """For agents only."""
+
+    who = AGENT
+
+
+class AgentSnapshotHandler(AgentHandler):
+    """The files of the attempt's snapshot, as tar."""
+
+    async def get(self, _attempt_id: str) -> None:
+        store, attempt = self.services.store, self.attempt
+        snapshot = await self.services.call(store.snapshot, attempt.owner, attempt.spec.snapshot_id)
+        missing = store.missing(attempt.owner, (item.sha256 for item in snapshot.files))
+        if missing:
+            message = f"{len(missing)} files of snapshot {snapshot.id} are gone from the store."
+            raise NotFound("snapshot-incomplete", message, "Promote the notebook again.")
+        self.set_header("Content-Type", "application/x-tar")
+        await send_chunks(self, make_snapshot_tar(store, attempt.owner, snapshot))
+
+
+class AgentSecretsHandler(AgentHandler):
+    """The values of the secrets that the spec names."""
+
+    async def get(self, _attempt_id: str) -> None:
+        vault, attempt = self.services.vault, self.attempt
+        self.answer(await self.services.call(vault.values, attempt.owner, attempt.spec.secrets))
+
+
+class AgentEventsHandler(AgentHandler):
+    """Spool lines, taken in once and in order."""
+
+    async def post(self, _attempt_id: str) -> None:
+        acks = await self.services.call(self._accept, self.json_body())
+        self.answer({"acked": acks})
+
+    def _accept(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        streams = parse_streams(body, workers=self.attempt.spec.workers)
+        return self.services.ingest.accept(self.attempt, streams)
+
+
+class AgentLogsHandler(AgentHandler):
+    """Bytes of one log, by offset."""
+
+    body_limit = "log_bytes"
+
+    async def post(self, attempt_id: str) -> None:
+        rank = self.get_query_argument("rank", "")
+        offset = self.number("offset", 0, low=0, high=2**60) or 0
+        lock = _log_locks.setdefault((attempt_id, rank), asyncio.Lock())
+        async with lock:
+            following = await self.services.call(
+                self.services.logs.append, self.attempt, rank, offset=offset, data=self.body()
+            )
+        self.answer({"next": following})
+
+
+class BlobHandler(AgentHandler):
+    """Base of calls whose body is one file with a known digest."""
+
+    body_limit = "blob_bytes"
+
+    def digest(self) -> str:
+        """What the bytes must hash to."""
+        return check_sha256(self.get_query_argument("sha256", ""))
+
+    async def open_body(self) -> None:
+        store, limit = self.services.store, self.services.limits.blob_bytes
+        self.writer: BlobWriter = await self.services.call(
+            store.write_blob, self.attempt.owner, self.digest(), limit_bytes=limit
+        )
+        self.sink = WriterSink(self.writer)
+
+    async def commit(self) -> bool:
+        """Put the file in place; whether it is new."""
+        try:
+            self.check_body()
+            return await self.services.call(self.writer.commit)
+        finally:
+            await self.services.call(self.writer.abort)
+
+
+class WriterSink:
+    """A blob writer as a sink."""
+
+    def __init__(self, writer: BlobWriter) -> None:
+        self.feed = writer.write
+        self.abort = writer.abort
+
+
+class AgentOutputHandler(BlobHandler):
+    """A file of ./outputs."""
+
+    async def open_body(self) -> None:
+        check_path(self.path_args[1])
+        await super().open_body()
+
+    async def put(self, _attempt_id: str, path: str) -> None:
+        await self.commit()
+        output = await self.services.call(
+            self.services.ledger.add_output,
+            self.attempt,
+            path=path,
+            sha256=self.digest(),
+            size_bytes=self.writer.size_bytes,
+        )
+        self.answer(to_dict(output))
+
+
+class AgentBlobHandler(BlobHandler):
+    """A file of a model, by digest."""
+
+    def digest(self) -> str:
+        return check_sha256(self.path_args[1])
+
+    async def put(self, _attempt_id: str, digest: str) -> None:
+        new = await self.commit()
+        self.answer({"sha256": digest, "new": new})
+
+
+class AgentModelsHandler(AgentHandler):
+    """A model directory; registered once all its files are here."""
+
+    async def post(self, _attempt_id: str) -> None:
+        body = self.json_body()
+        name, meta, files = text_field(body, "name"), body.get("meta", {}), body.get("files")
+        if not isinstance(files, list) or not files or not isinstance(meta, dict) or not name.strip():
+            message = "A model has a name, a list of files and an object `meta`."
+            raise UserError("bad-body", message, "Save it with slicelift.save_model.")
+        listed = tuple(parse(SnapshotFile, item) for item in files)
+        missing = await self.services.call(self.services.store.check_files, self.attempt.owner, listed)
+        if not missing:
+            add = self.services.ledger.add_version
+            await self.services.call(add, self.attempt, name=name, files=listed, meta=meta)
+            self.services.announcer.changed(self.attempt.run_id)
+        self.answer({"missing": missing})
+
+
+class AgentStateHandler(AgentHandler):
+    """Where the agent stands; the answer says whether it should end its job."""
+
+    async def post(self, attempt_id: str) -> None:
+        body = self.json_body()
+        state, message = text_field(body, "state"), str(body.get("message") or "")[:_LONGEST_MESSAGE]
+        if state == "ended":
+            # the last thing an agent says, after all it had to send; how it ended is the backend's to say
+            await self.services.call(self.services.ledger.mark_drained, attempt_id)
+        elif state in _STATES:
+            status = JobStatus(status=_STATES[state], phase=state, message=message)
+            ranks = body.get("ranks") or []
+            await self._tell(status, ranks if _are_ranks(ranks) else [])
+        else:
+            hint = f"States: {', '.join(_STATES)}, ended."
+            raise UserError("bad-body", f"There is no state {state[:40]!r}.", hint)
+        self.services.dispatch.poke(attempt_id)
+        row = await self.services.call(self.services.ledger.attempt, attempt_id)
+        self.answer({"cancel": bool(row and row.cancel)})
+
+    async def _tell(self, status: JobStatus, ranks: list[Any]) -> None:
+        said = self.services.ledger.agent_said
+        if await self.services.call(said, self.attempt.attempt_id, status, ranks=ranks):
+            self.services.announcer.changed(self.attempt.run_id)
+
+
+def _are_ranks(rows: Any) -> bool:
+    return isinstance(rows, list) and all(
+        isinstance(row, dict) and type(row.get("rank")) is int for row in rows
+    )

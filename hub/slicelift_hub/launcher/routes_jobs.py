@@ -1,0 +1,166 @@
+"""Jobs: plan, submit, look, cancel, retry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from slicelift.backends.base import Attempt
+from slicelift.errors import NotFound, Refused, Unavailable, UserError
+from slicelift.models import JobSpec, RunView, Status, to_dict
+
+from slicelift_hub.launcher.bodies import parse, text_field
+from slicelift_hub.launcher.handler import Handler
+from slicelift_hub.launcher.ledger_runs import make_needs
+from slicelift_hub.launcher.names import check_promotion_id
+from slicelift_hub.leases import GPUS, SLOTS, Pool
+
+# a cancel waits so long for the proof before it answers CANCELLING
+CANCEL_SECONDS = 40.0
+_DRY_RUN = Attempt(
+    attempt_id="r-dryrun-1",
+    run_id="r-dryrun",
+    promotion_id="p-dryrun",
+    attempt=1,
+    launcher_url="(the launcher)",
+    token="",
+)
+
+
+class PlanHandler(Handler):
+    """What a submit would do, without doing it."""
+
+    async def post(self) -> None:
+        spec = parse(JobSpec, self.json_body().get("spec"))
+        self.services.policy.check(spec)
+        manifest = await self.services.call(self.services.backend.render, spec, _DRY_RUN)
+        pools = await self.services.call(self.services.ledger.capacity)
+        ahead = await self.services.call(self.services.ledger.queue_length, set(make_needs(spec)))
+        notes = self.services.policy.notes(spec)
+        capacity = make_capacity(pools, self.services.policy.queues, waiting=ahead)
+        answer = {"manifest": manifest, "position": ahead + 1, "capacity": capacity, "notes": notes}
+        self.answer(answer)
+
+
+class JobsHandler(Handler):
+    """All runs, and the submit."""
+
+    async def get(self) -> None:
+        words = self.get_query_argument("status", "")
+        statuses = tuple(_status(word) for word in words.split(",") if word)
+        limit = self.number("limit", 50, low=1, high=1000)
+        views = await self.services.call(
+            self.services.ledger.list_runs,
+            self.principal.owner,
+            statuses=statuses,
+            limit=limit or 50,
+            before=self.get_query_argument("before", "") or None,
+        )
+        self.answer({"jobs": [self.services.shown(view) for view in views]})
+
+    async def post(self) -> None:
+        body = self.json_body()
+        promotion_id = check_promotion_id(text_field(body, "promotion_id"))
+        spec = parse(JobSpec, body.get("spec"))
+        if self.services.stopping:
+            raise Unavailable(
+                "launcher-stopping", "The launcher is being stopped.", "Submit again when it is back."
+            )
+        run_id, new = await self.services.call(self._submit, promotion_id, spec)
+        self.services.announcer.changed(run_id)
+        self.services.dispatch.wake()
+        view = await self.services.call(self.services.ledger.view, run_id)
+        self.answer(self.services.shown(view), 201 if new else 200)
+
+    def _submit(self, promotion_id: str, spec: JobSpec) -> tuple[str, bool]:
+        """In a thread: checks, then one transaction."""
+        owner, services = self.principal.owner, self.services
+        services.policy.check(spec)
+        try:
+            snapshot = services.store.snapshot(owner, spec.snapshot_id)
+            services.vault.values(owner, spec.secrets)
+        except NotFound as error:
+            raise Refused(error.code, error.message, error.hint) from error
+        head = to_dict(replace(snapshot, files=()))
+        return services.ledger.submit(
+            owner, promotion_id, spec=spec, snapshot=head, token_of=services.token_of
+        )
+
+
+class JobHandler(Handler):
+    """One run."""
+
+    async def get(self, ident: str) -> None:
+        self.answer(self.services.shown(await find_run(self, ident)))
+
+
+class CancelHandler(Handler):
+    """End a run, provably."""
+
+    async def post(self, ident: str) -> None:
+        self.json_body()
+        view = await find_run(self, ident)
+        services = self.services
+        reason = f"cancelled by {self.principal.owner}"
+        row = await services.call(services.ledger.cancel, view.owner, view.run_id, reason=reason)
+        services.announcer.changed(view.run_id)
+        services.dispatch.wake()
+        services.dispatch.poke(row.attempt_id)
+        if not row.status.terminal:
+            await services.dispatch.wait_over(row.attempt_id, timeout_seconds=CANCEL_SECONDS)
+        self.answer(services.shown(await services.call(services.ledger.view, view.run_id)))
+
+
+class RetryHandler(Handler):
+    """One more attempt of the same run."""
+
+    async def post(self, ident: str) -> None:
+        self.json_body()
+        view = await find_run(self, ident)
+        services = self.services
+        services.policy.check(view.spec)
+        await services.call(services.ledger.retry, view.owner, view.run_id, token_of=services.token_of)
+        services.announcer.changed(view.run_id)
+        services.dispatch.wake()
+        self.answer(services.shown(await services.call(services.ledger.view, view.run_id)))
+
+
+class AttemptsHandler(Handler):
+    """Every attempt of a run."""
+
+    async def get(self, ident: str) -> None:
+        view = await find_run(self, ident)
+        self.answer({"attempts": await self.services.call(self.services.ledger.attempts_of, view.run_id)})
+
+
+async def find_run(handler: Handler, ident: str) -> RunView:
+    """A run of the caller by run or promotion id. Raises `run-unknown`."""
+    return await handler.services.call(handler.services.ledger.find, handler.principal.owner, ident)
+
+
+def make_capacity(pools: dict[str, Pool], queues: tuple[str, ...], *, waiting: int) -> dict[str, Any]:
+    """As `GET /capacity` has it."""
+    slices = [pool for name, pool in sorted(pools.items()) if name not in (SLOTS, GPUS)]
+    none = Pool(name="", total=0, free=0)
+    return {
+        "slots": _count(pools.get(SLOTS, none)),
+        "gpus": _count(pools.get(GPUS, none)),
+        "slices": [
+            {"name": pool.name, "total": pool.total, "free": pool.free, "simulated": pool.simulated}
+            for pool in slices
+        ],
+        "queues": list(queues),
+        "waiting": waiting,
+    }
+
+
+def _count(pool: Pool) -> dict[str, int]:
+    return {"total": pool.total, "free": pool.free}
+
+
+def _status(word: str) -> Status:
+    try:
+        return Status(word.upper())
+    except ValueError as error:
+        hint = f"Statuses: {', '.join(Status)}."
+        raise UserError("bad-argument", f"There is no status {word[:40]!r}.", hint) from error

@@ -1,0 +1,107 @@
+"""What the handlers work with: the parts of one launcher, put together once by the app."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from slicelift.backends.base import Attempt, Backend
+from slicelift.models import RunView, to_dict
+
+from slicelift_hub.launcher.auth import Authenticator, make_attempt_token
+from slicelift_hub.launcher.dispatch import Dispatch
+from slicelift_hub.launcher.events import Announcer, Broker
+from slicelift_hub.launcher.ingest import Ingest
+from slicelift_hub.launcher.ledger import Ledger
+from slicelift_hub.launcher.ledger_rows import AttemptRow
+from slicelift_hub.launcher.logs import Logs
+from slicelift_hub.launcher.policy import Policy
+from slicelift_hub.launcher.series import exact
+from slicelift_hub.launcher.store import Store
+from slicelift_hub.launcher.tracker import Tracker
+from slicelift_hub.launcher.vault import Vault
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The largest bodies the launcher takes, in bytes."""
+
+    json_bytes: int = 64 * 1024**2
+    upload_bytes: int = 4 * 1024**3
+    blob_bytes: int = 16 * 1024**3
+    log_bytes: int = 16 * 1024**2
+
+
+@dataclass(kw_only=True)
+class Services:
+    """One launcher. `stop` begins its end and returns at once; `keep_jobs` lets jobs go on."""
+
+    version: str
+    instance: str
+    url: str
+    key: str
+    limits: Limits
+    pool: ThreadPoolExecutor
+    authenticators: Sequence[Authenticator]
+    ledger: Ledger
+    store: Store
+    vault: Vault
+    logs: Logs
+    ingest: Ingest
+    broker: Broker
+    announcer: Announcer
+    dispatch: Dispatch
+    backend: Backend
+    policy: Policy
+    tracker: Tracker
+    stop: Callable[[bool], None]
+    stopping: bool = False
+
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function that blocks in a thread, so that the loop goes on."""
+        return await call_in(self.pool, function, *args, **kwargs)
+
+    def complete(self, view: RunView) -> RunView:
+        """A view of the ledger with what only memory knows yet."""
+        return replace(self.ingest.complete(view), tracker=self.tracker.state()["status"])
+
+    def shown(self, view: RunView) -> dict[str, Any]:
+        """A view in JSON types, NaN and Infinity by name."""
+        data: dict[str, Any] = to_dict(self.complete(view))
+        data["latest"] = {key: [step, exact(value)] for key, (step, value) in data["latest"].items()}
+        return data
+
+    async def announce(self, run_id: str) -> None:
+        """Send a run's view to its watchers."""
+        view = await self.call(self.ledger.view, run_id)
+        self.broker.publish("run", self.shown(view), owner=view.owner, run_id=run_id)
+
+    def token_of(self, attempt_id: str) -> str:
+        """The job token of an attempt."""
+        return make_attempt_token(self.key, attempt_id)
+
+
+def make_attempt(url: str, key: str, row: AttemptRow, slice_uuid: str | None) -> Attempt:
+    """What the backend needs beside the spec, from the launcher's address and key."""
+    return Attempt(
+        attempt_id=row.attempt_id,
+        run_id=row.run_id,
+        promotion_id=row.promotion_id,
+        attempt=row.attempt,
+        launcher_url=url,
+        token=make_attempt_token(key, row.attempt_id),
+        slice_uuid=slice_uuid,
+    )
+
+
+async def call_in(pool: ThreadPoolExecutor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a function in a thread of `pool`."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(pool, partial(function, *args, **kwargs))

@@ -1,0 +1,273 @@
+"""One real MLflow server for the folder, a real ledger and exporter, and MLflow's own database to count in."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tornado.httpserver
+import tornado.netutil
+import tornado.web
+from slicelift.models import DataRef, JobSpec, JobStatus, Snapshot, Status, to_dict
+from slicelift.runtime.mlflow_loopback import Loopback
+from slicelift.tracking import Mlflow
+from slicelift_hub.launcher.auth import AttemptTokens
+from slicelift_hub.launcher.exporter import Exporter
+from slicelift_hub.launcher.ledger import Ledger
+from slicelift_hub.launcher.ledger_events import Stream
+from slicelift_hub.launcher.mlflow_server import MlflowServer
+from slicelift_hub.launcher.passthrough import PassthroughHandler
+from slicelift_hub.launcher.services import Limits, call_in
+
+MD5 = "0123456789abcdef0123456789abcdef.dir"
+
+
+@dataclass
+class Server:
+    """A supervised MLflow server and its database."""
+
+    supervised: MlflowServer
+    mlflow: Mlflow
+
+    @property
+    def url(self) -> str:
+        return self.supervised.url
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """What MLflow's own database says."""
+        path = self.supervised.folder / "mlflow.db"
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=20) as database:
+            return database.execute(query, values).fetchall()
+
+    def runs_of(self, promotion_id: str) -> list[str]:
+        """Ids of all runs of a promotion, deleted ones too."""
+        query = "select run_uuid from tags where key = 'slicelift.promotion_id' and value = ?"
+        return [row[0] for row in self.rows(query, promotion_id)]
+
+
+@dataclass
+class House:
+    """A ledger with the exporter that brings MLflow up to it. `changed` holds what the exporter told."""
+
+    ledger: Ledger
+    exporter: Exporter
+    blobs: Path
+    changed: list[str] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def submit(self, **fields: Any) -> Any:
+        """A run in the ledger, RUNNING; as `TrackedRun`."""
+        number = next(self.numbers)
+        name = f"train {number}"
+        spec = JobSpec(
+            name=name,
+            snapshot_id="5" * 64,
+            notebook="nb/训练.ipynb",
+            script=".slicelift/promoted.py",
+            cwd="nb",
+            python="python3",
+            **{"parameters": {"lr": 0.1}, "experiment": f"exp {secrets.token_hex(4)}", **fields},
+        )
+        promotion = f"p-{secrets.token_hex(10)}"
+        run_id, _ = self.ledger.submit(
+            "ann", promotion, spec=spec, snapshot=to_dict(SNAPSHOT), token_of=token_of
+        )
+        self.ledger.observe(f"{run_id}-1", JobStatus(status=Status.STARTING))
+        self.ledger.set_handle(f"{run_id}-1", f"local://{run_id}-1")
+        self.ledger.observe(f"{run_id}-1", JobStatus(status=Status.RUNNING))
+        return self.tracked(run_id)
+
+    def tracked(self, run_id: str) -> Any:
+        found = self.ledger.tracked_run(run_id)
+        assert found is not None
+        return found
+
+    def append(
+        self, run_id: str, lines: list[dict[str, Any]], *, rank: int = 0, process: str = "1-1"
+    ) -> None:
+        """Spool lines of the current attempt arrive at the launcher."""
+        attempt = self.ledger.attempt(f"{run_id}-{self.tracked(run_id).attempt}")
+        assert attempt is not None
+        self.ledger.append(attempt, [Stream(rank=rank, process=process, lines=lines)], exported=False)
+
+    def end(self, run_id: str, status: Status, reason: str = "") -> None:
+        """The last attempt is over and drained."""
+        attempt_id = f"{run_id}-{self.tracked(run_id).attempt}"
+        self.ledger.observe(attempt_id, JobStatus(status=status, reason=reason))
+
+    def settle(self, seconds: float = 30) -> None:
+        """Export rounds until one of them passes."""
+        wait_for(lambda: _passes(self.exporter), seconds)
+
+
+@dataclass
+class Job:
+    """A job of one rank that uses mlflow: the loopback, and the launcher's side of it."""
+
+    run_id: str
+    loopback: Loopback
+    pump: Callable[[], None]
+    folder: Path
+
+
+SNAPSHOT = Snapshot(
+    id="5" * 64,
+    tree="7" * 40,
+    commit="c" * 40,
+    base_commit="b" * 40,
+    branch="main",
+    dirty=True,
+    notebook="nb/训练.ipynb",
+    cwd="nb",
+    script=".slicelift/promoted.py",
+    script_sha256="1" * 64,
+    lock_sha256="2" * 64,
+)
+DATA = DataRef(
+    path="data/数字",
+    dvc_file="data/数字.dvc",
+    md5=MD5,
+    size_bytes=1234,
+    nfiles=7,
+    remote="store",
+    remote_config={"url": "/srv/dvc store"},
+)
+
+
+def token_of(attempt_id: str) -> str:
+    return f"token-{attempt_id}"
+
+
+def wait_for(there: Callable[[], Any], seconds: float = 30) -> None:
+    """Poll until true."""
+    until = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < until, "it did not come"
+        time.sleep(0.05)
+
+
+def _passes(exporter: Exporter) -> bool:
+    try:
+        exporter.export_runs()
+        exporter.export_models()
+    except Exception as error:
+        if getattr(error, "code", "") not in ("tracker-away", "tracker-fault"):
+            raise
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """MLflow, started once: 15-20 s, almost all of it its own imports."""
+    supervised = MlflowServer(tmp_path_factory.mktemp("slice lift 首页"))
+    supervised.start()
+    assert supervised.wait_up(120), supervised.state
+    mlflow = Mlflow(supervised.url)
+    yield Server(supervised, mlflow)
+    mlflow.close()
+    supervised.stop()
+
+
+@pytest.fixture
+def make_house(server: Server, tmp_path: Path) -> Iterator[Callable[[], House]]:
+    """Open the same ledger as often as wanted: what a restarted launcher does."""
+    made: list[House] = []
+
+    def make() -> House:
+        ledger = Ledger(tmp_path / "ledger.db")
+        changed: list[str] = []
+        exporter = Exporter(
+            ledger,
+            tracker=lambda: server.supervised.state,
+            blob_path=lambda owner, sha256: tmp_path / "blobs" / sha256,
+            changed=changed.append,
+        )
+        (tmp_path / "blobs").mkdir(exist_ok=True)
+        made.append(House(ledger, exporter, tmp_path / "blobs", changed))
+        return made[-1]
+
+    yield make
+    for house in made:
+        house.exporter.stop()
+        house.ledger.close()
+
+
+@pytest.fixture
+def house(make_house: Callable[[], House]) -> House:
+    return make_house()
+
+
+@pytest.fixture
+def job(house: House, server: Server, tmp_path: Path) -> Iterator[Job]:
+    """A running job whose rank 0 talks to a loopback; its spool is pumped into the ledger by `pump`."""
+    run = house.submit()
+    launcher = _Launcher(house.ledger, server)
+    spool = tmp_path / "attempt" / "spool"
+    loopback = Loopback(
+        spool, lambda: launcher.url, token_of(f"{run.run_id}-1"), f"{run.run_id}-1", run.run_id
+    )
+    loopback.start()
+
+    def pump() -> None:
+        lines = [
+            json.loads(text) for path in sorted(spool.glob("*")) for text in path.read_text().splitlines()
+        ]
+        house.append(run.run_id, lines, process="loopback")
+
+    yield Job(run.run_id, loopback, pump, tmp_path)
+    loopback.stop()
+    launcher.stop()
+
+
+class _Launcher:
+    """The one route of the launcher that is tested here, with the real handler, ledger and tokens."""
+
+    def __init__(self, ledger: Ledger, server: Server) -> None:
+        self._pool = ThreadPoolExecutor(4)
+        state = server.supervised
+        self._services = SimpleNamespace(
+            ledger=ledger,
+            limits=Limits(),
+            pool=self._pool,
+            authenticators=[AttemptTokens(ledger.attempt_of_token)],
+            tracker=SimpleNamespace(state=lambda: {"status": state.state.status, "url": state.url}),
+            call=lambda function, *a, **k: call_in(self._pool, function, *a, **k),
+        )
+        self.url = ""
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(10)
+
+    async def _serve(self) -> None:
+        routes = [(r"/api/v1/attempts/([^/]+)/mlflow/(.*)", PassthroughHandler)]
+        application = tornado.web.Application(routes, services=self._services)  # type: ignore[arg-type]
+        sockets = tornado.netutil.bind_sockets(0, "127.0.0.1")
+        server = tornado.httpserver.HTTPServer(application)
+        server.add_sockets(sockets)
+        self.url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        self._ready.set()
+        await self._end.wait()
+        server.stop()
+        await server.close_all_connections()
+        for link in application.settings.get("mlflow_links", {}).values():
+            await link.close()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+        self._pool.shutdown()

@@ -1,0 +1,242 @@
+"""A real launcher process in a home of its own, and what tests do with one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from slicelift.launcher_client import Client, find, read_state
+from slicelift.models import JobSpec, JobStatus, RunView, Snapshot, SnapshotFile, Status, to_dict
+
+HERE = Path(__file__).parent
+
+
+class Agent:
+    """A job's agent, as far as the launcher can tell: an HTTP client with the job's token."""
+
+    def __init__(self, url: str, token: str, attempt_id: str) -> None:
+        self.base = f"{url}/api/v1/attempts/{attempt_id}"
+        self.http = httpx.Client(headers={"Authorization": f"token {token}"}, timeout=20, trust_env=False)
+
+    def post(self, path: str, body: Any) -> httpx.Response:
+        return self.http.post(f"{self.base}/{path}", content=json.dumps(body))
+
+    def send(self, lines: list[dict[str, Any]], *, rank: int = 0, process: str = "1-1") -> httpx.Response:
+        return self.post("events", {"streams": [{"rank": rank, "process": process, "lines": lines}]})
+
+    def metrics(self, first: int, count: int, **values: float) -> list[dict[str, Any]]:
+        """`count` lines from `q` = `first` on, step = q, with the same values."""
+        return [{"q": q, "t": 1000.0 + q, "k": "m", "s": q, "m": values} for q in range(first, first + count)]
+
+
+class Launcher:
+    """One launcher process over one home; may be killed and started again."""
+
+    def __init__(self, home: Path, *options: str, limit_file_bytes: int | None = None) -> None:
+        self.home = home
+        self.options = options
+        self.limit_file_bytes = limit_file_bytes
+        self.process: subprocess.Popen[bytes] | None = None
+        self._clients: list[Client] = []
+        self._agents: list[Agent] = []
+
+    def start(self) -> Launcher:
+        command = [sys.executable, "-m", "slicelift_hub.launcher", "--home", str(self.home), *self.options]
+        if self.limit_file_bytes is not None:
+            command = ["prlimit", f"--fsize={self.limit_file_bytes}", *command]
+        self.home.mkdir(parents=True, exist_ok=True)
+        with (self.home / "test.log").open("ab") as log:
+            environment = os.environ | {"PYTHONPATH": str(HERE)}
+            self.process = subprocess.Popen(command, stderr=log, stdout=log, env=environment, start_new_session=True)
+        pid = self.process.pid
+        wait_for(lambda: (read_state(self.home) or {}).get("pid") == pid, self._log)
+        return self
+
+    def kill(self) -> None:
+        """As a crash would: SIGKILL, nothing is tidied up."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        self.process = None
+        return code
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        for agent in self._agents:
+            agent.http.close()
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        found = read_state(self.home)
+        assert found is not None
+        return found
+
+    @property
+    def url(self) -> str:
+        return str(self.state["url"]) + "/api/v1"
+
+    @property
+    def client(self) -> Client:
+        if not self._clients:
+            self._clients.append(find(self.home))
+        return self._clients[0]
+
+    def http(self, token: str | None = None) -> httpx.Client:
+        headers = {"Authorization": f"token {token or self.state['token']}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False)
+
+    def snapshot(self, **files: bytes) -> Snapshot:
+        """A complete snapshot of these files (`promoted.py` is always there)."""
+        content = {"promoted.py": b"print('hi')\n"} | files
+        snapshot = make_snapshot(content)
+        missing = set(self.client.offer_snapshot(snapshot))
+        blobs = [(digest(data), len(data), data) for data in content.values() if digest(data) in missing]
+        self.client.send_blobs(iter(blobs))
+        assert self.client.offer_snapshot(snapshot) == []
+        return snapshot
+
+    def spec(self, **changes: Any) -> JobSpec:
+        words = {"name": "demo", "snapshot_id": self.snapshot().id, "notebook": "demo.ipynb", "cwd": "."}
+        words |= {"script": "promoted.py", "python": sys.executable}
+        return JobSpec(**(words | changes))
+
+    def submit(self, **changes: Any) -> RunView:
+        return self.client.submit(make_promotion_id(), self.spec(**changes))
+
+    def running(self, **changes: Any) -> RunView:
+        """A job under way."""
+        return self.until(self.submit(**changes).run_id, Status.RUNNING)
+
+    def until(self, run_id: str, status: Status, seconds: float = 15) -> RunView:
+        wait_for(lambda: self.client.job(run_id).status == status, lambda: str(self.client.job(run_id)), seconds)
+        return self.client.job(run_id)
+
+    def steer(self, attempt_id: str, status: Status, **changes: Any) -> None:
+        """What the backend says of this attempt from now on."""
+        path = self.home / "steered" / f"{attempt_id}.status"
+        part = path.with_suffix(".new")
+        part.write_text(json.dumps(to_dict(JobStatus(status=status, **changes))))
+        part.rename(path)
+
+    def agent(self, view: RunView) -> Agent:
+        attempt_id = f"{view.run_id}-{view.attempt}"
+        path = self.home / "steered" / f"{attempt_id}.json"
+        wait_for(path.exists)
+        self._agents.append(Agent(str(self.state["url"]), json.loads(path.read_text())["token"], attempt_id))
+        return self._agents[-1]
+
+    def lines(self, name: str) -> list[str]:
+        path = self.home / "steered" / name
+        return path.read_text().split() if path.exists() else []
+
+    def rows(self, query: str) -> list[Any]:
+        """Straight from the ledger's file."""
+        with sqlite3.connect(self.home / "ledger.db") as connection:
+            found = connection.execute(query).fetchall()
+        connection.close()
+        return found
+
+    def _log(self) -> str:
+        return (self.home / "test.log").read_text()
+
+
+def wait_for(condition: Callable[[], Any], why: Callable[[], str] = str, seconds: float = 15) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"waited {seconds} s in vain. {why()}"
+        time.sleep(0.02)
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def make_promotion_id() -> str:
+    return "p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20]
+
+
+def make_snapshot(content: dict[str, bytes]) -> Snapshot:
+    files = tuple(
+        SnapshotFile(path=path, sha256=digest(data), size_bytes=len(data)) for path, data in content.items()
+    )
+    identity = digest(repr(sorted(content.items())).encode())
+    words = {"tree": "t", "commit": "c", "base_commit": "b", "branch": "main", "dirty": False}
+    words |= {"notebook": "demo.ipynb", "cwd": ".", "script": "promoted.py", "script_sha256": "", "lock_sha256": ""}
+    return Snapshot(id=identity, files=files, **words)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def make_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Launcher]]:
+    """Makes launchers over fresh homes, not started yet; ends them all."""
+    made: list[Launcher] = []
+
+    def make(*options: str, home: Path | None = None, limit_file_bytes: int | None = None) -> Launcher:
+        root = home or tmp_path_factory.mktemp("launcher 发射") / "home"
+        # not the usual port, which other tests may want
+        defaults = ("--tracker", "none", "--port", str(_free_port()), "--backend", "steered.Steered", "--slots", "4")
+        launcher = Launcher(root, *defaults, *options, limit_file_bytes=limit_file_bytes)
+        made.append(launcher)
+        return launcher
+
+    yield make
+    for launcher in made:
+        launcher.close()
+
+
+@pytest.fixture(scope="module")
+def launcher(make_launcher: Callable[..., Launcher]) -> Iterator[Launcher]:
+    """A running launcher without a tracker, over the steered backend, shared by the tests of a module."""
+    made = make_launcher("--Launcher.poll_seconds=0.05").start()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def launcher_with_tracker(make_launcher: Callable[..., Launcher]) -> Iterator[Launcher]:
+    """The same with a real MLflow, whose start takes 15 s and is not awaited here."""
+    made = make_launcher("--tracker", "mlflow").start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tools() -> Any:
+    """The functions of this file, which test modules must not import."""
+    return Tools
+
+
+class Tools:
+    """See `tools`."""
+
+    wait_for = staticmethod(wait_for)
+    digest = staticmethod(digest)
+    make_promotion_id = staticmethod(make_promotion_id)
+    make_snapshot = staticmethod(make_snapshot)

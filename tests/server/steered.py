@@ -1,0 +1,65 @@
+"""A backend for tests of the launcher: it runs nothing, and does what files in `<home>/steered` say.
+
+Loaded by the launcher's own process (`--backend steered.Steered`). `submits.log` has a line per call of `submit`,
+`cancels.log` per call of `cancel`; `<attempt>.json` is what the agent would be told; `<attempt>.status` is what
+`status` answers from then on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from slicelift.backends.base import Attempt, Manifest, Proof
+from slicelift.errors import SliceliftError
+from slicelift.models import JobSpec, JobStatus, Status, from_dict, to_dict
+
+
+class Steered:
+    """See the module."""
+
+    name = "steered"
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / "steered"
+        self.folder.mkdir(exist_ok=True)
+
+    def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
+        return {"kind": "Steered", "name": spec.name, "workers": spec.workers}
+
+    def submit(self, spec: JobSpec, attempt: Attempt) -> str:
+        self._log("submits.log", attempt.attempt_id)
+        if spec.name == "impossible":
+            raise SliceliftError("interpreter-missing", "The interpreter is gone.", "Choose another.")
+        if spec.name == "slow":
+            time.sleep(1.5)
+        told = {"token": attempt.token, "url": attempt.launcher_url, "slice": attempt.slice_uuid}
+        (self.folder / f"{attempt.attempt_id}.json").write_text(json.dumps(told))
+        return f"steered://{attempt.attempt_id}"
+
+    def status(self, handle: str) -> JobStatus:
+        path = self._status(handle)
+        return from_dict(JobStatus, json.loads(path.read_text())) if path.exists() else JobStatus(status=Status.RUNNING)
+
+    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
+        self._log("cancels.log", handle)
+        if (self.folder / "immortal").exists():
+            return Proof(gone=False, left=("process 4711",))
+        path = self._status(handle)
+        if not path.exists():
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps(to_dict(JobStatus(status=Status.KILLED, exit_code=-15))))
+            part.rename(path)
+        return Proof(gone=True, killed=1)
+
+    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> None:
+        self._log("discards.log", handle)
+
+    def _status(self, handle: str) -> Path:
+        return self.folder / f"{handle.removeprefix('steered://')}.status"
+
+    def _log(self, name: str, text: str) -> None:
+        with (self.folder / name).open("a") as file:
+            file.write(text + "\n")
