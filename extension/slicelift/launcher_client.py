@@ -305,10 +305,22 @@ def read_state(home: Path) -> dict[str, Any] | None:
     """The state file of the launcher that serves `home`, or None when none does."""
     try:
         state = json.loads((home / STATE_FILE).read_bytes())
-        os.kill(int(state["pid"]), 0)
+        return state if isinstance(state, dict) and is_alive(int(state["pid"])) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return state if isinstance(state, dict) else None
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and was not awaited by its parent does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return not Path("/proc/self/stat").exists()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
 
 
 def find(home: Path | None = None) -> Client:

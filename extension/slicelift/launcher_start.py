@@ -20,6 +20,9 @@ _LAST_BYTES = 4000
 
 Progress = Callable[[str], None]
 
+# children outlive their starter on purpose: kept here, they are not complained about when forgotten
+_started: list[subprocess.Popen[bytes]] = []
+
 
 def ensure(home: Path | None = None, *, on_progress: Progress | None = None) -> Client:
     """The launcher that serves `home`; one is started, detached, if there is none.
@@ -54,9 +57,11 @@ def _start(root: Path, log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "slicelift_hub.launcher", "--home", str(root), "--port", "0"]
     with log.open("ab") as file:
         log.chmod(0o600)
-        return subprocess.Popen(
+        child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, cwd=root
         )
+    _started.append(child)
+    return child
 
 
 def _wait(root: Path, *, started: subprocess.Popen[bytes] | None, offset: int, say: Progress) -> Client:
@@ -68,6 +73,7 @@ def _wait(root: Path, *, started: subprocess.Popen[bytes] | None, offset: int, s
             check_version(state)
             client = _answering(root)
             if client is not None:
+                _give_way(started, int(state["pid"]))
                 return client
         elif started is not None and started.poll() is not None:
             _raise_said(root, offset)
@@ -81,6 +87,13 @@ def _wait(root: Path, *, started: subprocess.Popen[bytes] | None, offset: int, s
         time.sleep(_POLL_SECONDS)
     message = f"The launcher of {root} did not answer within {START_SECONDS:.0f} s."
     raise Unavailable("launcher-slow", message, f"See {root / 'launcher.log'}, then try again.")
+
+
+def _give_way(started: subprocess.Popen[bytes] | None, winner: int) -> None:
+    """Ours came second: it must not wait for the end of the first and then begin a life of its own."""
+    if started is not None and started.pid != winner:
+        started.terminate()
+        started.wait()
 
 
 def _answering(root: Path) -> Client | None:

@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_HINTS: dict[type[Any], Mapping[str, Any]] = {}
 
 
 class Severity(StrEnum):
@@ -308,7 +309,8 @@ def map_traceback(text: str, script_path: str, *, places: Sequence[LinePlace | N
     slicelift added itself keep their place in promoted.py.
     """
     ours = re.compile(
-        rf'^(?P<lead>[ |]*)File "[^"\n]*{re.escape(script_path)}", line (?P<line>\d+)(?P<rest>.*)', re.MULTILINE
+        rf'^(?P<lead>[ |]*)File "[^"\n]*{re.escape(script_path)}", line (?P<line>\d+)(?P<rest>.*)',
+        re.MULTILINE,
     )
 
     def told(match: re.Match[str]) -> str:
@@ -323,9 +325,16 @@ def map_traceback(text: str, script_path: str, *, places: Sequence[LinePlace | N
 
 def from_dict(kind: type[T], data: Any) -> T:
     """The inverse of `to_dict` for one of this module's classes. Raises TypeError on a missing field."""
-    hints = typing.get_type_hints(kind)
-    known = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: _revive(hints[name], item) for name, item in data.items() if name in known})
+    hints = type_hints(kind)
+    return kind(**{name: _revive(hints[name], item) for name, item in data.items() if name in hints})
+
+
+def type_hints(kind: type[Any]) -> Mapping[str, Any]:
+    """The fields of one of this module's classes and their types; to resolve them anew each time is slow."""
+    if kind not in _HINTS:
+        hints = typing.get_type_hints(kind)
+        _HINTS[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return _HINTS[kind]
 
 
 def _revive(hint: Any, value: Any) -> Any:

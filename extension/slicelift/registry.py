@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,10 @@ def find_version(mlflow: Mlflow, name: str, *, run_id: str, digest: str) -> Mode
 
 def list_versions(mlflow: Mlflow, name: str | None = None) -> tuple[ModelVersionView, ...]:
     """All versions (of one model), newest first, with tags and aliases."""
-    return tuple(_view(item) for item in _search(mlflow, f"name = {_quoted(name)}" if name else ""))
+    condition = f"name = {_quoted(name)}" if name else ""
+    aliases = _aliases(mlflow, condition)  # MLflow's search of versions leaves them out
+    found = [_view(item) for item in _search(mlflow, condition)]
+    return tuple(replace(view, aliases=aliases.get((view.name, view.version), ())) for view in found)
 
 
 def set_alias(mlflow: Mlflow, name: str, alias: str, version: str) -> ModelVersionView:
@@ -195,11 +198,26 @@ def _make_registered_model(mlflow: Mlflow, name: str) -> None:
             raise
 
 
+def _aliases(mlflow: Mlflow, condition: str) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The aliases of each (name, version) that has any."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for model in _pages(mlflow, "registered-models/search", "registered_models", filter=condition):
+        for item in model.get("aliases", []):
+            place = (str(model["name"]), str(item["version"]))
+            found[place] = tuple(sorted((*found.get(place, ()), str(item["alias"]))))
+    return found
+
+
 def _search(mlflow: Mlflow, condition: str) -> Iterator[dict[str, Any]]:
-    query = {"filter": condition, "max_results": str(_PAGE), "order_by": "creation_timestamp DESC"}
+    newest_first = "creation_timestamp DESC"
+    return _pages(mlflow, "model-versions/search", "model_versions", filter=condition, order_by=newest_first)
+
+
+def _pages(mlflow: Mlflow, call: str, key: str, **query: str) -> Iterator[dict[str, Any]]:
+    query["max_results"] = str(_PAGE)
     while True:
-        answer = mlflow.get("model-versions/search", **query)
-        yield from answer.get("model_versions", [])
+        answer = mlflow.get(call, **query)
+        yield from answer.get(key, [])
         if not answer.get("next_page_token"):
             return
         query["page_token"] = answer["next_page_token"]

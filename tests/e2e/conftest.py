@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,16 +83,16 @@ class Desk:
 
     def start(self, *options: str, wait_seconds: float = 90) -> None:
         """`slicelift up` on free ports, until the launcher answers."""
-        log = (self.home.parent / "up.log").open("a")
-        self.up = subprocess.Popen(
-            [*SLICELIFT, "up", "--port", str(free_port()), *options],
-            cwd=self.project,
-            env=self.variables,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        with (self.home.parent / "up.log").open("a") as log:
+            self.up = subprocess.Popen(
+                [*SLICELIFT, "up", "--port", str(free_port()), *options],
+                cwd=self.project,
+                env=self.variables,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
         wait_for(
             lambda: (self.home / "launcher.json").exists() and self.slicelift("jobs", "--json").code == 0,
             wait_seconds,
@@ -127,13 +128,11 @@ class Desk:
 
     def mlflow(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Rows of MLflow's own database, read only."""
-        with sqlite3.connect(f"file:{self.home}/mlflow/mlflow.db?mode=ro", uri=True, timeout=20) as database:
-            return database.execute(query, values).fetchall()
+        return rows(self.home / "mlflow" / "mlflow.db", query, values)
 
     def ledger(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Rows of the ledger, read only."""
-        with sqlite3.connect(f"file:{self.home}/ledger.db?mode=ro", uri=True, timeout=20) as database:
-            return database.execute(query, values).fetchall()
+        return rows(self.home / "ledger.db", query, values)
 
     def notebook(self, name: str, *cells: str | tuple[str, str], kernel: str = "python3") -> Path:
         """Write a notebook into the project; a cell is its source, or (source, tag)."""
@@ -149,6 +148,11 @@ class Desk:
         path.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(made, path)
         return path
+
+
+def rows(database: Path, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=20)) as connection:
+        return connection.execute(query, values).fetchall()
 
 
 def free_port() -> int:

@@ -147,7 +147,7 @@ DATA = DataRef(
 
 
 def token_of(attempt_id: str) -> str:
-    return f"token-{attempt_id}"
+    return f"a-{attempt_id}"
 
 
 def wait_for(there: Callable[[], Any], seconds: float = 30) -> None:
@@ -174,7 +174,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """MLflow, started once: 15-20 s, almost all of it its own imports."""
     supervised = MlflowServer(tmp_path_factory.mktemp("slice lift 首页"))
     supervised.start()
-    assert supervised.wait_up(120), supervised.state
+    assert supervised.wait_up(240), supervised.state
     mlflow = Mlflow(supervised.url)
     yield Server(supervised, mlflow)
     mlflow.close()

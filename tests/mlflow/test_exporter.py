@@ -25,7 +25,7 @@ COUNT = "select key, count(*), sum(step) from metrics where run_uuid = ? group b
 def lines(first: int, last: int, *names: str) -> list[dict[str, Any]]:
     """Spool lines `first` to `last`, one point per name in each."""
     return [
-        {"q": q, "t": START + q / 10, "k": "m", "s": q, "m": {name: q / 3 for name in names}}
+        {"q": q, "t": START + q / 10, "k": "m", "s": q, "m": dict.fromkeys(names, q / 3)}
         for q in range(first, last + 1)
     ]
 
@@ -76,7 +76,7 @@ def test_a_retry_goes_on_in_the_same_run(house: Any, server: Any) -> None:
     (mlflow_run,) = server.runs_of(run.promotion_id)
     state = "select status from runs where run_uuid = ?"
     assert server.rows(state, mlflow_run) == [("FAILED",)]
-    house.ledger.retry("ann", run.run_id, token_of=lambda attempt_id: f"token-{attempt_id}")
+    house.ledger.retry("ann", run.run_id, token_of=lambda attempt_id: f"a-{attempt_id}")
     house.settle()
     assert server.rows(state, mlflow_run) == [("RUNNING",)]
     again = [line | {"t": line["t"] + 100} for line in lines(1, 3, "loss")]
@@ -119,35 +119,44 @@ def test_a_server_stopped_in_the_middle_doubles_and_loses_nothing(house: Any, se
         assert server.rows("select status from runs where run_uuid = ?", mlflow_run) == [("FINISHED",)]
 
 
-EXPORTER = """
-import sys, time
+# one process loads everything and forks a fresh exporter for each line it reads
+EXPORTERS = """
+import os, sys, time
 from pathlib import Path
 from slicelift_hub.launcher.exporter import Exporter
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.mlflow_server import TrackerState
 state = TrackerState(status="up", url=sys.argv[2])
-exporter = Exporter(Ledger(Path(sys.argv[1])), tracker=lambda: state, blob_path=Path, changed=lambda run_id: None)
-exporter.start()
-print("running", flush=True)
-time.sleep(100)
+for _ in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        ledger = Ledger(Path(sys.argv[1]))
+        Exporter(ledger, tracker=lambda: state, blob_path=Path, changed=lambda run_id: None).start()
+        time.sleep(100)
+    print(pid, flush=True)
+    os.waitpid(pid, 0)
 """
 
 
 def test_kill_9_at_random_moments(make_house: Any, server: Any, tmp_path: Path) -> None:
-    """About 15 s: ten lives of a process that must load SQLAlchemy first."""
+    """About 10 s: fifteen lives of an exporter."""
     house = make_house()
     runs = [house.submit() for _ in range(3)]
     for run in runs:
         for q in range(1, 1500, 100):
             house.append(run.run_id, lines(q, q + 99, "loss", "acc"))
-    command = [sys.executable, "-c", EXPORTER, str(tmp_path / "ledger.db"), server.url]
+    command = [sys.executable, "-c", EXPORTERS, str(tmp_path / "ledger.db"), server.url]
     rng = random.Random(7)
-    for _ in range(8):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as exporter:
-            assert exporter.stdout is not None
-            assert exporter.stdout.readline() == "running\n"
-            time.sleep(rng.uniform(0, 0.8))
-            exporter.kill()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as exporters:
+        assert exporters.stdin is not None
+        assert exporters.stdout is not None
+        for _ in range(15):
+            exporters.stdin.write("one\n")
+            exporters.stdin.flush()
+            pid = int(exporters.stdout.readline())
+            time.sleep(rng.uniform(0, 0.6))
+            os.kill(pid, signal.SIGKILL)
+        exporters.stdin.close()
     for run in runs:
         house.end(run.run_id, Status.FINISHED)
     house.settle(60)
@@ -221,8 +230,8 @@ def test_death_of_the_server_in_the_middle(house: Any, server: Any) -> None:
     house.append(run.run_id, lines(201, 400, "loss"))
     house.end(run.run_id, Status.FINISHED)
     other = house.submit()
-    wait_for(lambda: not house.ledger.batches_to_export(1) and not house.ledger.runs_to_close(), 120)
-    wait_for(lambda: house.tracked(other.run_id).mlflow_run_id)
+    wait_for(lambda: house.tracked(other.run_id).mlflow_run_id, 180)
+    wait_for(lambda: not house.ledger.batches_to_export(1) and not house.ledger.runs_to_close())
     (mlflow_run,) = server.runs_of(run.promotion_id)
     assert server.rows(COUNT, mlflow_run) == [("loss", 400, 80200)]
     assert len(server.runs_of(other.promotion_id)) == 1

@@ -61,7 +61,9 @@ class Launcher:
         self.home.mkdir(parents=True, exist_ok=True)
         with (self.home / "test.log").open("ab") as log:
             environment = os.environ | {"PYTHONPATH": str(HERE)}
-            self.process = subprocess.Popen(command, stderr=log, stdout=log, env=environment, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, stderr=log, stdout=log, env=environment, start_new_session=True
+            )
         pid = self.process.pid
         wait_for(lambda: (read_state(self.home) or {}).get("pid") == pid, self._log)
         return self
@@ -130,7 +132,9 @@ class Launcher:
         return self.until(self.submit(**changes).run_id, Status.RUNNING)
 
     def until(self, run_id: str, status: Status, seconds: float = 15) -> RunView:
-        wait_for(lambda: self.client.job(run_id).status == status, lambda: str(self.client.job(run_id)), seconds)
+        wait_for(
+            lambda: self.client.job(run_id).status == status, lambda: str(self.client.job(run_id)), seconds
+        )
         return self.client.job(run_id)
 
     def steer(self, attempt_id: str, status: Status, **changes: Any) -> None:
@@ -183,7 +187,13 @@ def make_snapshot(content: dict[str, bytes]) -> Snapshot:
     )
     identity = digest(repr(sorted(content.items())).encode())
     words = {"tree": "t", "commit": "c", "base_commit": "b", "branch": "main", "dirty": False}
-    words |= {"notebook": "demo.ipynb", "cwd": ".", "script": "promoted.py", "script_sha256": "", "lock_sha256": ""}
+    words |= {
+        "notebook": "demo.ipynb",
+        "cwd": ".",
+        "script": "promoted.py",
+        "script_sha256": "",
+        "lock_sha256": "",
+    }
     return Snapshot(id=identity, files=files, **words)
 
 
@@ -201,8 +211,10 @@ def make_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     def make(*options: str, home: Path | None = None, limit_file_bytes: int | None = None) -> Launcher:
         root = home or tmp_path_factory.mktemp("launcher 发射") / "home"
         # not the usual port, which other tests may want
-        defaults = ("--tracker", "none", "--port", str(_free_port()), "--backend", "steered.Steered", "--slots", "4")
-        launcher = Launcher(root, *defaults, *options, limit_file_bytes=limit_file_bytes)
+        defaults = {"--tracker": "none", "--port": str(_free_port()), "--slots": "4"}
+        defaults |= {"--backend": "steered.Steered"}
+        chosen = [word for name, value in defaults.items() if name not in options for word in (name, value)]
+        launcher = Launcher(root, *chosen, *options, limit_file_bytes=limit_file_bytes)
         made.append(launcher)
         return launcher
 

@@ -41,7 +41,11 @@ class Steered:
 
     def status(self, handle: str) -> JobStatus:
         path = self._status(handle)
-        return from_dict(JobStatus, json.loads(path.read_text())) if path.exists() else JobStatus(status=Status.RUNNING)
+        return (
+            from_dict(JobStatus, json.loads(path.read_text()))
+            if path.exists()
+            else JobStatus(status=Status.RUNNING)
+        )
 
     def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
         self._log("cancels.log", handle)

@@ -105,7 +105,9 @@ def test_a_gang_is_all_or_nothing_and_never_larger_than_the_machine(launcher: An
         ({"name": "a\nb"}, "bad-name"),
     ],
 )
-def test_what_could_never_run_is_refused_with_a_way_on(launcher: Any, changes: dict[str, Any], code: str) -> None:
+def test_what_could_never_run_is_refused_with_a_way_on(
+    launcher: Any, changes: dict[str, Any], code: str
+) -> None:
     with pytest.raises(UserError) as refusal:
         launcher.submit(**changes)
     assert refusal.value.code == code

@@ -38,7 +38,9 @@ def test_killed_while_a_job_runs_it_goes_on_and_its_end_is_right(own: Any) -> No
     assert own.state["url"] == before["url"]
     assert own.state["instance"] != before["instance"]
     # the agent goes on where it was
-    assert agent.send(agent.metrics(9, 4, loss=0.5)).json() == {"acked": [{"rank": 0, "process": "1-1", "q": 12}]}
+    assert agent.send(agent.metrics(9, 4, loss=0.5)).json() == {
+        "acked": [{"rank": 0, "process": "1-1", "q": 12}]
+    }
     assert own.client.series(view.run_id)[0]["count"] == 12
 
 

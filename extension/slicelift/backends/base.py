@@ -20,7 +20,8 @@ Manifest = dict[str, Any]
 class Attempt:
     """What one start of a job needs beside its spec.
 
-    `token` opens only this attempt's calls at `launcher_url`; `slice_uuid` is the leased MIG device, or None.
+    `token` opens only this attempt's calls at `launcher_url`; `slice_uuid` is the leased MIG device, or None; `gpus`
+    are the indexes of the whole GPUs that the gang has leased.
     """
 
     attempt_id: str
@@ -30,6 +31,7 @@ class Attempt:
     launcher_url: str
     token: str
     slice_uuid: str | None = None
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,10 +32,15 @@ def run_argument(function: F) -> F:
 
 
 def connect() -> Client:
-    """The running launcher. Reading commands never start one. Raises `launcher-not-running`."""
+    """The running launcher, until the command ends. Reading commands never start one.
+
+    Raises `launcher-not-running`.
+    """
     from slicelift.launcher_client import find  # httpx takes a quarter of a second
 
-    return find()
+    client = find()
+    click.get_current_context().call_on_close(client.close)
+    return client
 
 
 def find_run(client: Client, name: str) -> RunView:

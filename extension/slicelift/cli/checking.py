@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slicelift.cli.access import json_option
+from slicelift.cli.files import write_file
 from slicelift.cli.findings import counted, finding_lines
 from slicelift.cli.options import notebook_argument, parameters_option, python_option
 from slicelift.cli.outcomes import FAILED, FINE
@@ -55,7 +56,7 @@ def script(
 
     source = accepted(check(notebook, python=python, parameters=parameters))[0].source
     if output is not None:
-        output.write_bytes(source.encode())
+        write_file(output, [source.encode()])
         remark(f"Wrote {output}.")
     if as_json:
         print_json({"notebook": str(notebook), "source": source})

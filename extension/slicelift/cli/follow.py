@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from slicelift.errors import SliceliftError, Unavailable
-from slicelift.models import RunView, from_dict
+from slicelift.errors import Unavailable
+from slicelift.models import RunView
 
 if TYPE_CHECKING:
     from slicelift.launcher_client import Client
@@ -47,11 +47,15 @@ def follow(client: Client, view: RunView, screen: Screen) -> RunView:
     """
     screen.show(view)
     events: queue.Queue[Event] = queue.Queue()
-    threading.Thread(target=_listen, args=(client, view.run_id, events), daemon=True).start()
-    while not view.status.terminal:
-        with contextlib.suppress(queue.Empty):
-            view = _apply(view, *events.get(timeout=TICK_SECONDS), screen)
-        screen.show(view)
+    over = threading.Event()
+    threading.Thread(target=_listen, args=(client, view.run_id, events, over), daemon=True).start()
+    try:
+        while not view.status.terminal:
+            with contextlib.suppress(queue.Empty):
+                view = _apply(view, *events.get(timeout=TICK_SECONDS), screen)
+            screen.show(view)
+    finally:
+        over.set()
     return view
 
 
@@ -73,26 +77,28 @@ def settle(
     return view, True
 
 
-def _listen(client: Client, run_id: str, events: queue.Queue[Event]) -> None:
-    """Feed the queue for ever; a broken stream is opened again by the client, a lost launcher is told."""
+def _listen(client: Client, run_id: str, events: queue.Queue[Event], over: threading.Event) -> None:
+    """Feed the queue; a broken stream is opened again by the client, a lost launcher is told."""
     lost_since: float | None = None
-    while True:
+    while not over.is_set():
         try:
             for kind, data in client.events([run_id]):
                 lost_since = None
                 events.put((kind, data))
+                if over.is_set():
+                    return
         except Unavailable as error:
             lost_since = lost_since or time.monotonic()
-            events.put(("away", error) if time.monotonic() - lost_since < AWAY_SECONDS else ("lost", error))
-        except SliceliftError as error:
+            events.put(("away" if time.monotonic() - lost_since < AWAY_SECONDS else "lost", error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the thread that shows must hear of it
             events.put(("lost", error))
             return
-        time.sleep(_POLL_SECONDS)
+        over.wait(_POLL_SECONDS)
 
 
 def _apply(view: RunView, kind: str, data: Any, screen: Screen) -> RunView:
-    if kind == "run":
-        return data if isinstance(data, RunView) else from_dict(RunView, data)
+    if kind == "run" and isinstance(data, RunView):
+        return data
     if kind == "points":
         return _with_points(view, data)
     if kind == "away":

@@ -62,7 +62,6 @@ class Child:
 
     def __init__(self, options: Sequence[str], *, log: Path) -> None:
         self.log = log
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _appending(log) as output:
             self._start = output.tell()
             self._process = subprocess.Popen(
@@ -118,8 +117,15 @@ class Child:
 
 
 def _appending(log: Path) -> IO[bytes]:
-    """At the end of the log, for its owner alone."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    """At the end of the log, for its owner alone. Raises `home-unusable`."""
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        message = f"The launcher's home {log.parent} cannot be used: {error.strerror}."
+        raise SliceliftError(
+            "home-unusable", message, "Point SLICELIFT_HOME to a folder of yours."
+        ) from error
     file = os.fdopen(descriptor, "ab")
     file.seek(0, os.SEEK_END)
     return file

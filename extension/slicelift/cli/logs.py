@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from slicelift.cli.access import connect, find_run, json_option, run_argument
-from slicelift.cli.printing import print_json
+from slicelift.cli.printing import print_json, remark
+from slicelift.cli.sentences import sentence
 from slicelift.errors import SliceliftError, Unavailable, UserError
 from slicelift.models import RunView, map_traceback, places_from_json
 
@@ -45,8 +46,12 @@ def logs(run: str, rank: str, attempt: int | None, follow: bool, as_json: bool) 
     if as_json:
         print_json(_object(view, number, lines=lines, mapped=mapped))
         return
+    silent = True
     for tail, text in lines:
+        silent = False
         print(f"{_prefix(tail, tails)}{mapped(text)}", end="", flush=follow)
+    if silent:
+        remark(f"Nothing was printed ({sentence(view)}).")
 
 
 def last_lines(client: Client, view: RunView, *, rank: str, count: int) -> list[str]:

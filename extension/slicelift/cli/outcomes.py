@@ -46,7 +46,7 @@ def conclude(view: RunView, *, as_json: bool, behind: bool = False) -> int:
 
 def ending(view: RunView) -> list[str]:
     """Lines for a reader: what became of the run, its ids, and what to do next."""
-    told = failure_lines(view.failure) if view.failure else [sentence(view)]
+    told = failure_lines(view.failure, notebook=view.spec.notebook) if view.failure else [sentence(view)]
     ids = [f"run {view.run_id}", f"attempt {view.attempt}"]
     if view.mlflow_run_id:
         ids.append(f"MLflow run {view.mlflow_run_id}")

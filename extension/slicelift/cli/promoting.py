@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slicelift.cli.access import json_option
+from slicelift.cli.access import connect, json_option
 from slicelift.cli.options import gang_options, notebook_argument
 from slicelift.cli.outcomes import FINE
 from slicelift.cli.plans import plan_json, plan_lines
@@ -51,16 +51,23 @@ def promote(
     Without --wait the command returns once the job is accepted and prints how to follow it; the job does not
     need this terminal. With --wait, Ctrl-C stops the following and leaves the job running.
     """
-    from slicelift.cli.runs import follow_to_end, tell_submitted
-    from slicelift.launcher_client import find
-    from slicelift.promotion import submit
+    from slicelift.cli.runs import Interrupted, follow_to_end, tell_submitted
+    from slicelift.promotion import mint_id, submit
 
     request = _request(notebook, gang)
     if init_git:
         _make_project(notebook, ask=not (yes or as_json or not sys.stdin.isatty()))
-    view = submit(request, promotion_id=promotion_id, on_progress=_teller(as_json=as_json))
+    identity = promotion_id or mint_id()
+    try:
+        view = submit(request, promotion_id=identity, on_progress=_teller(as_json=as_json))
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "Interrupted before the launcher's answer.",
+            f"Whether a job came of it: slicelift status {identity}",
+            detail={"promotion_id": identity},
+        ) from None
     if wait:
-        return follow_to_end(find(), view, as_json=as_json)
+        return follow_to_end(connect(), view, as_json=as_json)
     tell_submitted(view, as_json=as_json)
     return FINE
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slicelift.cli.access import connect, find_run, json_option, run_argument
+from slicelift.cli.files import write_file
 from slicelift.cli.printing import ago, print_json, size, table
 from slicelift.errors import NotFound, UserError
 from slicelift.models import ModelVersionView, Output, to_dict
@@ -126,21 +127,7 @@ def _inside(folder: Path, path: str) -> Path:
 
 
 def _write(client: Client, run_id: str, *, found: Output, target: Path) -> None:
-    """Through a partial file, so that what bears the name is whole."""
-    partial = target.with_name(target.name + ".part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            for chunk in client.output(run_id, found.attempt, found.path):
-                file.write(chunk)
-        partial.replace(target)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(
-            "cannot-write", f"{target} cannot be written: {reason}.", "Choose another place."
-        ) from error
-    finally:
-        partial.unlink(missing_ok=True)
+    write_file(target, client.output(run_id, found.attempt, found.path))
 
 
 def _alias(text: str) -> tuple[str, str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -105,7 +105,11 @@ def follow_to_end(client: Client, view: RunView, *, as_json: bool) -> int:
             view, caught_up = settle(client, view, screen)
             screen.show(view)
     except KeyboardInterrupt:
-        raise Interrupted(view) from None
+        raise Interrupted(
+            f"Stopped following; {view.name} goes on ({sentence(view)}).",
+            f"Follow it: slicelift watch {view.run_id}   End it: slicelift cancel {view.run_id}",
+            detail={"run_id": view.run_id},
+        ) from None
     if not as_json:
         for line in log_tail(client, view):
             print(line)
@@ -124,14 +128,12 @@ def tell_submitted(view: RunView, *, as_json: bool) -> None:
 
 
 class Interrupted(SliceliftError):  # noqa: N818 - it names what happened; nothing went wrong
-    """Ctrl-C while following: the command ends, the job does not."""
+    """Ctrl-C: the command ends, a job does not."""
 
     exit_code = 130
 
-    def __init__(self, view: RunView) -> None:
-        ways = f"Follow it: slicelift watch {view.run_id}   End it: slicelift cancel {view.run_id}"
-        message = f"Stopped following; {view.name} goes on ({sentence(view)})."
-        super().__init__("interrupted", message, ways, detail={"run_id": view.run_id})
+    def __init__(self, message: str, hint: str, *, detail: Any) -> None:
+        super().__init__("interrupted", message, hint, detail=detail)
 
 
 def _row(view: RunView) -> list[str]:

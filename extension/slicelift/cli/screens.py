@@ -55,7 +55,7 @@ class PlainScreen:
     def show(self, view: RunView) -> None:
         """Print what is new in the view."""
         for change in view.history[self._changes :]:
-            self._line(told(change, view), change.time)
+            self._say(told(change, view), change.time)
         self._changes = max(self._changes, len(view.history))
         if view.status is not Status.RUNNING and not view.status.terminal:
             self.say(sentence(view))
@@ -63,9 +63,7 @@ class PlainScreen:
 
     def say(self, text: str) -> None:
         """Print a sentence unless it was the last one."""
-        if text != self._sentence:
-            self._sentence = text
-            self._line(text, time.time())
+        self._say(text, time.time())
 
     def _show_figures(self, view: RunView) -> None:
         """The last figures are shown even when the run ends within the second."""
@@ -74,6 +72,11 @@ class PlainScreen:
         if figures and figures != self._figures and due:
             self._figures, self._figures_at = figures, time.monotonic()
             self._line(figures, time.time())
+
+    def _say(self, text: str, moment: float) -> None:
+        if text != self._sentence:
+            self._sentence = text
+            self._line(text, moment)
 
     def _line(self, text: str, moment: float) -> None:
         print(f"{clock(moment)}  {text}", file=self._stream, flush=True)

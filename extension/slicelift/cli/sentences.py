@@ -40,15 +40,24 @@ def next_step(view: RunView) -> str:
     return f"slicelift watch {run} · slicelift cancel {run}"
 
 
-def failure_sentence(failure: Failure) -> str:
-    """`Rank 1 failed in cell 4, line 2: ValueError: bad`; as much of it as is known."""
+def failure_sentence(failure: Failure, *, notebook: str = "") -> str:
+    """`Rank 1 failed in cell 4, line 2: ValueError: bad`; as much of it as is known.
+
+    The file is named unless it is `notebook`, the promoted one.
+    """
     who = "The job" if failure.rank is None else f"Rank {failure.rank}"
-    return f"{who} failed{_in_place(failure)}: {_what(failure)}"
+    message = _clause(failure.message)
+    what = message.removeprefix(f"{who} raised ")
+    if what.startswith(f"{who} "):
+        return what
+    if failure.exception and not what.startswith(failure.exception):
+        what = f"{failure.exception}: {what}" if what else failure.exception
+    return f"{who} failed{_in_place(failure, notebook)}: {what}"
 
 
-def failure_lines(failure: Failure) -> list[str]:
+def failure_lines(failure: Failure, *, notebook: str = "") -> list[str]:
     """The sentence, the line of source, and the traceback in the notebook's own places."""
-    lines = [failure_sentence(failure)]
+    lines = [failure_sentence(failure, notebook=notebook)]
     if failure.source.strip():
         lines.append(f"    {failure.source.strip()}")
     if failure.traceback.strip():
@@ -105,7 +114,7 @@ def _finished(view: RunView) -> str:
 
 def _failed(view: RunView) -> str:
     if view.failure:
-        return failure_sentence(view.failure)
+        return failure_sentence(view.failure, notebook=view.spec.notebook)
     return f"Failed: {_clause(view.message) or view.reason or 'no reason is known'}"
 
 
@@ -130,20 +139,12 @@ _SENTENCES = {
 }
 
 
-def _in_place(failure: Failure) -> str:
+def _in_place(failure: Failure, notebook: str) -> str:
     if failure.cell is None:
         return ""
     line = f", line {failure.line}" if failure.line is not None else ""
-    file = f" of {failure.file}" if failure.file else ""
+    file = f" of {failure.file}" if failure.file and failure.file != notebook else ""
     return f" in cell {failure.cell}{line}{file}"
-
-
-def _what(failure: Failure) -> str:
-    """Type and text of the exception on one line; a message that names its type already is left alone."""
-    message = _clause(failure.message)
-    if not failure.exception or message.startswith(failure.exception):
-        return message
-    return f"{failure.exception}: {message}" if message else failure.exception
 
 
 def _clause(message: str) -> str:

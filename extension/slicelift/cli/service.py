@@ -16,7 +16,7 @@ from slicelift.cli.demo import NOTEBOOK, Demo
 from slicelift.cli.foreground import Child, Stopped, free_port, stopped_by_signals
 from slicelift.cli.outcomes import FAILED, FINE
 from slicelift.cli.printing import complain, dim, duration, plural, print_json
-from slicelift.errors import SliceliftError, Unavailable
+from slicelift.errors import Conflict, SliceliftError, Unavailable
 from slicelift.models import RunView, Status
 
 if TYPE_CHECKING:
@@ -63,8 +63,15 @@ def up(
     service = Service(
         [*options, *(["--keep-jobs"] if keep_jobs else [])], keep_jobs=keep_jobs, as_json=as_json
     )
-    with stopped_by_signals():
-        return service.run(demo=not no_demo)
+    try:
+        with stopped_by_signals():
+            return service.run(demo=not no_demo)
+    except Conflict as conflict:
+        # a promotion elsewhere started one in the same moment
+        running = _running() if conflict.code == "launcher-running" else None
+        if running is None:
+            raise
+        return _tell_running(running, as_json=as_json)
 
 
 @click.command()
@@ -104,16 +111,16 @@ class Service:
             self._demo = Demo(Path.cwd(), self._say) if demo else None
             self._client = self._await_launcher(self._child)
             self._say(f"launcher at {self._client.url} (log: {self._child.log})")
-            tracker = self._await_tracker(self._client)
+            tracker = self._await_tracker(self._client, self._child)
             ready = self._demo.wait() if self._demo else False
-            self._tell_ready(self._client, tracker, ready=ready)
-            self._child.wait()
+            if self._child.exit_status() is None:
+                self._tell_ready(self._client, tracker, ready=ready)
+            return self._ended(self._child)
         except Stopped:
             return self._stop()
         except BaseException:
             self._end_quietly()
             raise
-        raise self._child.fault()
 
     def _await_launcher(self, child: Child) -> Client:
         """Until our own child answers."""
@@ -129,12 +136,12 @@ class Service:
         message = f"The launcher does not answer after {duration(_START_SECONDS)}."
         raise Unavailable("launcher-slow", message, f"Its log is {child.log}.")
 
-    def _await_tracker(self, client: Client) -> dict[str, Any]:
+    def _await_tracker(self, client: Client, child: Child) -> dict[str, Any]:
         """Until MLflow answers, or for `_TRACKER_SECONDS`: jobs do not need it to start."""
         since, told = time.monotonic(), False
         while (tracker := _health(client)).get("status") != "up":
-            if self._child is not None and self._child.exit_status() is not None:
-                raise self._child.fault()
+            if child.exit_status() is not None:
+                return {}
             if tracker.get("status") == "none" or time.monotonic() - since > _TRACKER_SECONDS:
                 break
             if not told:
@@ -153,6 +160,13 @@ class Service:
         lines = ["", f"  launcher  {client.url}", f"  MLflow    {mlflow}", f"  try       {command}", ""]
         print("\n".join(lines), flush=True)
         print(dim("Ctrl-C stops everything."), flush=True)
+
+    def _ended(self, child: Child) -> int:
+        """The launcher ended without us: asked to, or by a fault, which is raised."""
+        if child.wait() != 0:
+            raise child.fault()
+        self._say("The launcher was stopped, as by `slicelift down`")
+        return FINE
 
     def _stop(self) -> int:
         """After the signal: end jobs and services, and say what became of the jobs."""
@@ -188,6 +202,7 @@ def _running() -> Client | None:
 
     try:
         client = find()
+        click.get_current_context().call_on_close(client.close)
         client.health()
     except Unavailable:
         return None
@@ -195,9 +210,12 @@ def _running() -> Client | None:
 
 
 def _tell_running(client: Client, *, as_json: bool) -> int:
+    from slicelift.launcher_client import default_home, read_state
+
     tracker = _health(client)
     if as_json:
-        print_json({"url": client.url, "mlflow": tracker.get("url"), "pid": None})
+        state = read_state(default_home()) or {}
+        print_json({"url": client.url, "mlflow": tracker.get("url"), "pid": state.get("pid")})
     else:
         print(f"A launcher is running already: {client.url}, {_tracker_words(tracker)}.")
         print(dim("next: slicelift jobs · slicelift down stops it"))

@@ -22,18 +22,20 @@ _LINE_ONLY = (Policy.ENVIRONMENT, Policy.FOLDER, Policy.RUN, Policy.PACKAGES)
 _PRUN_VALUES = ("-l", "-s", "-T", "-D")
 
 
-def act(walk: Walk, magic: Magic, unit: Unit, *, nested: bool = False) -> Outcome:
+def act(walk: Walk, magic: Magic, *, unit: Unit, nested: bool = False) -> Outcome:
     """What a magic that is a statement becomes. `nested` is True inside a block."""
     if magic.shell:
         return _shell(walk, magic)
     policy = policy_of(magic.name)
     wrong = _misplaced(magic, policy)
     if wrong:
-        return Outcome(lines=refused(walk, magic, *wrong))
+        return Outcome(lines=refused(walk, magic, reason=wrong[0], fix=wrong[1]))
     if policy is Policy.RUN:
         return _run(walk, magic, unit=unit, nested=nested)
     if policy in (Policy.INLINE, Policy.CAPTURE):
-        return _inline(walk, magic, unit) if policy is Policy.INLINE else _capture(walk, magic, unit)
+        return (
+            _inline(walk, magic, unit=unit) if policy is Policy.INLINE else _capture(walk, magic, unit=unit)
+        )
     return Outcome(lines=_PLAIN[policy](walk, magic))
 
 
@@ -43,11 +45,13 @@ def value(walk: Walk, magic: Magic) -> str:
         code = _without_options(magic) or ""
         if _is_expression(code):
             walk.note(
-                "magic-inlined", magic.place, f"{magic.told}: the expression is kept, the timing is not."
+                "magic-inlined",
+                magic.place,
+                message=f"{magic.told}: the expression is kept, the timing is not.",
             )
             return f"({code})"
     if magic.name == "pwd" and magic.body is None:
-        walk.note("magic-noop", magic.place, "%pwd becomes os.getcwd().")
+        walk.note("magic-noop", magic.place, message="%pwd becomes os.getcwd().")
         return "_slicelift_os.getcwd()"
     if (
         magic.name == "env"
@@ -56,24 +60,30 @@ def value(walk: Walk, magic: Magic) -> str:
         and not set("= ") & set(magic.line.strip())
     ):
         name = magic.line.strip()
-        walk.note("magic-env", magic.place, f"%env {name} reads the variable {name}.")
+        walk.note("magic-env", magic.place, message=f"%env {name} reads the variable {name}.")
         return f"_slicelift_os.environ[{name!r}]"
     reason = _reason(magic)
-    refused(walk, magic, f"its result is used, and {reason}", WAY_ON.get(magic.name, _way_on(magic)))
+    refused(
+        walk, magic, reason=f"its result is used, and {reason}", fix=WAY_ON.get(magic.name, _way_on(magic))
+    )
     return "None"
 
 
-def refused(walk: Walk, magic: Magic, reason: str, fix: str) -> list[str]:
+def refused(walk: Walk, magic: Magic, *, reason: str, fix: str) -> list[str]:
     """Record the refusal; the line that stays keeps the block around it whole."""
     walk.add("magic-refused", Severity.ERROR, place=magic.place, message=f"{magic.told}: {reason}.", fix=fix)
     return ["pass"]
 
 
-def block_lines(walk: Walk, magic: Magic, pieces: list[Piece]) -> list[str]:
+def block_lines(walk: Walk, magic: Magic, *, pieces: list[Piece], unit: Unit) -> list[str]:
     """Pieces as the lines of a block, where they can be that."""
-    if any(piece.tree is None or piece.captures or piece.file for piece in pieces):
+    here = (unit.captures, unit.file)
+    if any(piece.tree is None or (piece.captures, piece.file) != here for piece in pieces):
         return refused(
-            walk, magic, "it cannot stand inside a block", "Put it at the top of a cell of its own."
+            walk,
+            magic,
+            reason="it cannot stand inside a block",
+            fix="Put it at the top of a cell of its own.",
         )
     return [line.text for piece in pieces for line in piece.lines] or ["pass"]
 
@@ -121,39 +131,41 @@ def _kept(magic: Magic) -> list[str]:
 def _shell(walk: Walk, magic: Magic) -> Outcome:
     found = read_command(magic.line)
     if found is not None:
-        return Outcome(lines=_recorded(walk, magic, found))
+        return Outcome(lines=_recorded(walk, magic, found=found))
     return Outcome(lines=_refuse(walk, magic))
 
 
 def _refuse(walk: Walk, magic: Magic) -> list[str]:
     running.bind_lost_names(walk, magic)
-    return refused(walk, magic, _reason(magic), WAY_ON.get(magic.name, _way_on(magic)))
+    return refused(walk, magic, reason=_reason(magic), fix=WAY_ON.get(magic.name, _way_on(magic)))
 
 
 def _packages(walk: Walk, magic: Magic) -> list[str]:
     found = read_command(f"{magic.name} {magic.line}")
     if found is None:
         reason = "only `install` with names that stand in the notebook can be recorded"
-        return refused(walk, magic, reason, "Install by hand in the kernel's environment and drop the line.")
-    return _recorded(walk, magic, found)
+        return refused(
+            walk, magic, reason=reason, fix="Install by hand in the kernel's environment and drop the line."
+        )
+    return _recorded(walk, magic, found=found)
 
 
-def _recorded(walk: Walk, magic: Magic, found: Packages) -> list[str]:
+def _recorded(walk: Walk, magic: Magic, *, found: Packages) -> list[str]:
     if found.only_looks:
-        walk.note("magic-noop", magic.place, f"{magic.told} only looks; nothing is done in the job.")
+        walk.note("magic-noop", magic.place, message=f"{magic.told} only looks; nothing is done in the job.")
         return _kept(magic)
     wanted = [*found.requirements]
     for name in found.files:
-        wanted += _from_file(walk, magic, name)
+        wanted += _from_file(walk, magic, name=name)
     walk.requirements += wanted
     told = ", ".join(wanted) or "nothing"
     extra = f" Project folder {', '.join(found.local)} travels with the code." if found.local else ""
-    walk.note("magic-dependency", magic.place, f"Recorded as a requirement: {told}.{extra}")
+    walk.note("magic-dependency", magic.place, message=f"Recorded as a requirement: {told}.{extra}")
     # What was typed may hold a password for a package index, so the requirements alone are shown.
     return [f"pass  # requires {told}".replace("\n", " ")]
 
 
-def _from_file(walk: Walk, magic: Magic, name: str) -> tuple[str, ...]:
+def _from_file(walk: Walk, magic: Magic, *, name: str) -> tuple[str, ...]:
     path = walk.resolve(name)
     try:
         return read_requirements(path.read_text(encoding="utf-8")) if path else ()
@@ -168,22 +180,32 @@ def _environment(walk: Walk, magic: Magic) -> list[str]:
     text = magic.line.strip()
     mark = "=" if "=" in text else " "
     if mark not in text:
-        walk.note("magic-noop", magic.place, f"%{magic.name} {text}".strip() + " only shows the environment.")
+        walk.note(
+            "magic-noop",
+            magic.place,
+            message=f"%{magic.name} {text}".strip() + " only shows the environment.",
+        )
         return _kept(magic)
     name, _, raw = (part.strip() for part in text.partition(mark))
     if not name or any(character.isspace() for character in name):
-        return refused(walk, magic, "the name of the variable has a space", "Write %env NAME=value.")
+        return refused(
+            walk, magic, reason="the name of the variable has a space", fix="Write %env NAME=value."
+        )
     code, constant = as_expression(raw, bound=walk.bound)
     if constant:
         walk.environment[name] = str(ast.literal_eval(code))
-    walk.note("magic-env", magic.place, f"%{magic.name} sets the environment variable {name} in the job.")
+    walk.note(
+        "magic-env", magic.place, message=f"%{magic.name} sets the environment variable {name} in the job."
+    )
     return [f"_slicelift_os.environ[{name!r}] = {code}"]
 
 
 def _folder(walk: Walk, magic: Magic) -> list[str]:
     text = magic.line.strip().removeprefix("-q ").strip()
     if text.startswith("-") or not text:
-        return refused(walk, magic, "the folder is only known in a session", "Name the folder: %cd data.")
+        return refused(
+            walk, magic, reason="the folder is only known in a session", fix="Name the folder: %cd data."
+        )
     text = text[1:-1] if text[0] == text[-1] and text[0] in "'\"" and len(text) > 1 else text
     code, constant = as_expression(text, bound=walk.bound)
     target = walk.resolve(str(ast.literal_eval(code))) if constant else None
@@ -193,7 +215,7 @@ def _folder(walk: Walk, magic: Magic) -> list[str]:
         fix = "Use a folder inside the project."
         walk.add("outside-path", Severity.ERROR, place=magic.place, message=message, fix=fix)
         return ["pass"]
-    walk.note("magic-env", magic.place, f"%cd {text} changes the working directory in the job.")
+    walk.note("magic-env", magic.place, message=f"%cd {text} changes the working directory in the job.")
     home = f"_slicelift_os.path.expanduser({code})" if text.startswith("~") else code
     return [f"_slicelift_chdir({home})"]
 
@@ -203,7 +225,7 @@ def _file(walk: Walk, magic: Magic) -> list[str]:
     append = any(word in ("-a", "--append") for word in words)
     names = [word for word in words if word not in ("-a", "--append")]
     if len(names) != 1 or names[0].startswith("-"):
-        return refused(walk, magic, "one file name is wanted", "Write %%writefile name.py.")
+        return refused(walk, magic, reason="one file name is wanted", fix="Write %%writefile name.py.")
     code, constant = as_expression(names[0], bound=walk.bound)
     path = walk.resolve(str(ast.literal_eval(code))) if constant else None
     inside = walk.relative(path) if path else None
@@ -215,7 +237,7 @@ def _file(walk: Walk, magic: Magic) -> list[str]:
     walk.note(
         "magic-file",
         magic.place,
-        f"%%{magic.name} {names[0]} writes the file when the job comes to this cell.",
+        message=f"%%{magic.name} {names[0]} writes the file when the job comes to this cell.",
     )
     return _written(walk, magic, code=code, inside=inside, append=append)
 
@@ -236,7 +258,7 @@ def _nothing(walk: Walk, magic: Magic) -> list[str]:
     shown = (
         f"{magic.line.strip()}? ({magic.told})" if magic.name.startswith(("pinfo", "psearch")) else magic.told
     )
-    walk.note("magic-noop", magic.place, f"{shown} does nothing in the job: {why}.")
+    walk.note("magic-noop", magic.place, message=f"{shown} does nothing in the job: {why}.")
     return _kept(magic)
 
 
@@ -255,33 +277,38 @@ def _run(walk: Walk, magic: Magic, *, unit: Unit, nested: bool) -> Outcome:
     """A notebook is taken in, a script is started; both need to be known beforehand."""
     plan = running.read(walk, magic)
     if isinstance(plan, tuple):
-        return Outcome(lines=refused(walk, magic, *plan))
+        return Outcome(lines=refused(walk, magic, reason=plan[0], fix=plan[1]))
     if plan is None:
         return Outcome(lines=["pass"])
     if plan.notebook is None:
-        return running.start_script(walk, magic, plan, unit=unit, nested=nested)
+        return running.start_script(walk, magic, plan=plan, unit=unit, nested=nested)
     if nested:
         lines = refused(
-            walk, magic, "a notebook cannot be taken into a block", "Put %run into a cell of its own."
+            walk,
+            magic,
+            reason="a notebook cannot be taken into a block",
+            fix="Put %run into a cell of its own.",
         )
         return Outcome(lines=lines)
-    return Outcome(pieces=running.take_in(walk, magic, plan))
+    return Outcome(pieces=running.take_in(walk, magic, plan=plan))
 
 
-def _inline(walk: Walk, magic: Magic, unit: Unit) -> Outcome:
+def _inline(walk: Walk, magic: Magic, *, unit: Unit) -> Outcome:
     code = _without_options(magic)
     if code is None:
         return Outcome(
-            lines=refused(walk, magic, "its options change what the code does", "Drop the options.")
+            lines=refused(
+                walk, magic, reason="its options change what the code does", fix="Drop the options."
+            )
         )
     if magic.body is not None and code:
         reason = "code stands on the line of the cell magic itself"
-        return Outcome(lines=refused(walk, magic, reason, "Move it down into the cell."))
+        return Outcome(lines=refused(walk, magic, reason=reason, fix="Move it down into the cell."))
     if magic.body is None and not code:
-        walk.note("magic-noop", magic.place, f"{magic.told} without code does nothing.")
+        walk.note("magic-noop", magic.place, message=f"{magic.told} without code does nothing.")
         return Outcome(lines=_kept(magic))
-    walk.note("magic-inlined", magic.place, f"{magic.told}: the code is kept, the timing is not.")
-    return Outcome(pieces=walk.expand(walk, magic.body or code, _inside(magic, unit)))
+    walk.note("magic-inlined", magic.place, message=f"{magic.told}: the code is kept, the timing is not.")
+    return Outcome(pieces=walk.expand(walk, magic.body or code, unit=_inside(magic, unit)))
 
 
 def _without_options(magic: Magic) -> str | None:
@@ -304,11 +331,13 @@ def _inside(magic: Magic, unit: Unit) -> Unit:
     return replace(unit, lines=lines)
 
 
-def _capture(walk: Walk, magic: Magic, unit: Unit) -> Outcome:
+def _capture(walk: Walk, magic: Magic, *, unit: Unit) -> Outcome:
     words = _split(magic.line)
     names = [word for word in words if not word.startswith("-")]
     if len(names) > 1 or any(not name.isidentifier() for name in names):
-        return Outcome(lines=refused(walk, magic, "one variable name is wanted", "Write %%capture output."))
+        return Outcome(
+            lines=refused(walk, magic, reason="one variable name is wanted", fix="Write %%capture output.")
+        )
     walk.captured += 1
     capture = Capture(
         number=walk.captured,
@@ -317,17 +346,19 @@ def _capture(walk: Walk, magic: Magic, unit: Unit) -> Outcome:
         stderr="--no-stderr" not in words,
     )
     walk.note(
-        "magic-inlined", magic.place, f"{magic.told}: the code is kept, and what it prints is kept back."
+        "magic-inlined",
+        magic.place,
+        message=f"{magic.told}: the code is kept, and what it prints is kept back.",
     )
     inside = replace(_inside(magic, unit), captures=(*unit.captures, capture))
-    pieces = walk.expand(walk, magic.body or "", inside)
+    pieces = walk.expand(walk, magic.body or "", unit=inside)
     if capture.name:
         walk.bound.add(capture.name)
-        pieces.append(_named(capture, unit, magic.place))
+        pieces.append(_named(capture, unit, place=magic.place))
     return Outcome(pieces=pieces)
 
 
-def _named(capture: Capture, unit: Unit, place: LinePlace) -> Piece:
+def _named(capture: Capture, unit: Unit, *, place: LinePlace) -> Piece:
     return running.plain_piece(
         f"{capture.name} = _slicelift_captured_{capture.number}", unit=unit, place=place
     )

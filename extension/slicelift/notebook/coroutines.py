@@ -23,6 +23,12 @@ def first_await(nodes: Iterable[ast.stmt]) -> ast.AST | None:
     return next((item for node in nodes for item in own_scope(node) if _awaits(item)), None)
 
 
+def may_need_loop(texts: Iterable[str]) -> bool:
+    """False when no line has a word that could ask for the loop; then nothing need be looked at."""
+    words = ("await", "async", *_WANTS_LOOP)
+    return any(word in text for text in texts for word in words)
+
+
 def loop_functions(trees: Iterable[ast.Module]) -> set[str]:
     """Functions of the notebook that ask for a running loop when they are called, directly or through others."""
     bodies: dict[str, set[str]] = {}
@@ -58,7 +64,7 @@ def as_coroutine(lines: Sequence[Line], name: str) -> list[Line]:
     head = [Line(text=f"async def {name}():")]
     if names:
         head.append(Line(text=f"    global {', '.join(names)}"))
-    return [*head, *indented(plain, tree, "    ")]
+    return [*head, *indented(plain, "    ")]
 
 
 def _awaits(node: ast.AST) -> bool:
@@ -87,5 +93,5 @@ def _without_annotations(lines: list[Line]) -> list[Line]:
     ]
     for node in reversed(found):
         text = "pass" if node.value is None else f"{ast.unparse(node.target)} = {ast.unparse(node.value)}"
-        lines = replaced(lines, node, [text])
+        lines = replaced(lines, node, texts=[text])
     return lines

@@ -8,7 +8,7 @@ constants there, and must not train a second time. So every other statement goes
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slicelift.notebook.bindings import (
@@ -51,9 +51,10 @@ _BUILDERS = """
 namedtuple NamedTuple TypedDict NewType TypeVar ParamSpec Path PurePath compile getLogger
 frozenset set tuple list dict int float str bool
 """
-_MUTATORS = """
-append extend insert remove pop clear sort reverse update setdefault add discard popitem appendleft fill
-"""
+_CHANGING = (
+    "append extend insert remove pop clear sort reverse update setdefault add discard popitem appendleft"
+)
+_MUTATORS = frozenset(_CHANGING.split())
 _TELLING = frozenset(["print", "warn", "info", "warning", "debug", "error", "exception"])
 _CLASS_BODY = (
     ast.Assign | ast.AnnAssign | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Pass | ast.Import
@@ -90,24 +91,47 @@ class Scope:
 
 def guarded(rows: Sequence[Sequence[ast.stmt]], *, lazy_annotations: bool) -> list[bool]:
     """For each row of statements, in order, whether it goes under the guard."""
+    facts = [_facts(row) for row in rows]
     touched: frozenset[str] = frozenset()
     while True:
-        flags = _pass(rows, Scope(touched=touched, lazy_annotations=lazy_annotations))
-        more = touched.union(*(_changed(row) for row, flag in zip(rows, flags, strict=True) if flag))
+        flags = _pass(facts, Scope(touched=touched, lazy_annotations=lazy_annotations))
+        more = touched.union(*(fact.changed for fact, flag in zip(facts, flags, strict=True) if flag))
         if more == touched:
             return flags
         touched = more
 
 
-def _pass(rows: Sequence[Sequence[ast.stmt]], scope: Scope) -> list[bool]:
+@dataclass(frozen=True, kw_only=True)
+class _Facts:
+    """What does not change from one pass to the next."""
+
+    nodes: Sequence[ast.stmt]
+    bound: set[str]
+    changed: set[str]
+    needs: Mapping[str, set[str]]
+
+
+def _facts(row: Sequence[ast.stmt]) -> _Facts:
+    definitions = [
+        node for node in row if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
+    return _Facts(
+        nodes=row,
+        bound=bound_names(row),
+        changed=_changed(row),
+        needs={node.name: global_needs(node) for node in definitions},
+    )
+
+
+def _pass(facts: Sequence[_Facts], scope: Scope) -> list[bool]:
     flags = []
-    for row in rows:
-        lifted = all(_liftable(node, scope) for node in row)
-        names = bound_names(row)
-        scope.hidden = scope.hidden - names if lifted else scope.hidden | names
-        for node in row:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                scope.needs[node.name] = global_needs(node)
+    for fact in facts:
+        lifted = all(_liftable(node, scope) for node in fact.nodes)
+        if lifted:
+            scope.hidden -= fact.bound
+        else:
+            scope.hidden |= fact.bound
+        scope.needs.update(fact.needs)
         flags.append(not lifted)
     return flags
 

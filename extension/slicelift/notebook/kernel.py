@@ -89,25 +89,31 @@ def find_interpreter(notebook: Notebook, *, python: str | None = None) -> str:
     return _existing(program, f"Kernel {notebook.kernel} wants {program}, and that is not there.")
 
 
+class Pending:
+    """A probe that runs beside us; `result` waits for it."""
+
+    def __init__(self, python: str, request: ProbeRequest) -> None:
+        self._python = python
+        self._request = json.dumps(_asked(request)).encode("ascii")
+        self._process = _start(python)
+
+    def result(self) -> ProbeResult:
+        """The answer. Raises UserError `kernel-interpreter` when there is none."""
+        answer = _answer(self._python, self._process, request=self._request)
+        return ProbeResult(
+            python=self._python,
+            version=str(answer["version"]),
+            platform=str(answer["platform"]),
+            packages=answer["packages"],
+            cells={key: Verdict(**value) for key, value in answer["cells"].items()},
+            modules={key: Module(**value) for key, value in answer["modules"].items()},
+            stars={key: None if names is None else tuple(names) for key, names in answer["stars"].items()},
+        )
+
+
 def probe(python: str, request: ProbeRequest) -> ProbeResult:
     """Ask the interpreter, in one process. Raises UserError `kernel-interpreter` when it gives no answer."""
-    asked = {
-        "cells": [{"id": key, "source": source} for key, source in request.cells.items()],
-        "modules": list(request.modules),
-        "stars": list(request.stars),
-        "paths": list(request.paths),
-        "root": request.root,
-    }
-    answer = _ask(python, json.dumps(asked).encode("ascii"))
-    return ProbeResult(
-        python=python,
-        version=str(answer["version"]),
-        platform=str(answer["platform"]),
-        packages=answer["packages"],
-        cells={key: Verdict(**value) for key, value in answer["cells"].items()},
-        modules={key: Module(**value) for key, value in answer["modules"].items()},
-        stars={key: None if names is None else tuple(names) for key, names in answer["stars"].items()},
-    )
+    return Pending(python, request).result()
 
 
 def environment(result: ProbeResult, *, requirements: Iterable[str] = ()) -> Environment:
@@ -156,19 +162,39 @@ def _user_data() -> str:
     return str(Path(data) / "jupyter")
 
 
-def _ask(python: str, request: bytes) -> dict[str, Any]:
-    command = [python, "-B", str(kernel_probe.__file__)]
+def _asked(request: ProbeRequest) -> dict[str, Any]:
+    return {
+        "cells": [{"id": key, "source": source} for key, source in request.cells.items()],
+        "modules": list(request.modules),
+        "stars": list(request.stars),
+        "paths": list(request.paths),
+        "root": request.root,
+    }
+
+
+def _start(python: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            command, input=request, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False
+        return subprocess.Popen(
+            [python, "-B", str(kernel_probe.__file__)], stdin=pipe, stdout=pipe, stderr=pipe
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        message = f"{python} gave no answer: {error}."
+    except OSError as error:
+        raise UserError(
+            "kernel-interpreter", f"{python} cannot be started: {error}.", _PYTHON_HINT
+        ) from error
+
+
+def _answer(python: str, process: subprocess.Popen[bytes], *, request: bytes) -> dict[str, Any]:
+    try:
+        out, err = process.communicate(request, timeout=_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        process.communicate()
+        message = f"{python} gave no answer within {_TIMEOUT_SECONDS:.0f} s."
         raise UserError("kernel-interpreter", message, _PYTHON_HINT) from error
-    text = done.stdout.decode("ascii", errors="replace")
-    _, found, answer = text.rpartition(kernel_probe.MARKER)
+    _, found, answer = out.decode("ascii", errors="replace").rpartition(kernel_probe.MARKER)
     if not found:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {done.returncode}"]
+        last = err.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {process.returncode}"]
         message = f"{python} could not look at the notebook: {last[0]}."
         raise UserError("kernel-interpreter", message, _PYTHON_HINT)
     return dict(json.loads(answer))

@@ -10,7 +10,7 @@ answer:  {python, version, platform, prefix, packages: {name: version},
 """
 
 # Paths are plain strings here: that is quick, and this must run in any interpreter.
-# ruff: noqa: PTH110, PTH112, PTH118, PTH206, PTH208
+# ruff: noqa: PTH110, PTH112, PTH117, PTH118, PTH206, PTH208
 from __future__ import annotations
 
 import sys

@@ -109,12 +109,12 @@ def _arguments(words: list[str]) -> Packages | None:
         return None
     found: dict[str, list[str]] = {"requirements": [], "files": [], "local": []}
     for word in rest:
-        _sort(word, rest, found)
+        _sort(word, rest, found=found)
     requirements, files, local = (tuple(found[key]) for key in ("requirements", "files", "local"))
     return Packages(requirements=requirements, files=files, local=local)
 
 
-def _sort(word: str, following: Iterator[str], found: dict[str, list[str]]) -> None:
+def _sort(word: str, following: Iterator[str], *, found: dict[str, list[str]]) -> None:
     if word in ("-r", "--requirement", "--file"):
         found["files"].append(next(following, ""))
     elif word.startswith(("-r", "--requirement=")) and word != "-r":

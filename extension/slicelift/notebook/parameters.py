@@ -45,7 +45,7 @@ def read_parameters(pieces: Sequence[Piece]) -> Parameters | None:
     for piece in chosen:
         _begin_cell(found, piece)
         for node in piece.tree.body if piece.tree else ():
-            _statement(found, piece, node)
+            _statement(found, piece, node=node)
     return found
 
 
@@ -69,18 +69,20 @@ def parse_overrides(
             raise UserError(
                 "parameter-unknown", f"There is no parameter {name}.", f"The parameters are: {listed}."
             )
-    return {name: _typed(name, (known or {})[name], given) for name, given in overrides.items()}
+    return {name: _typed(name, (known or {})[name], given=given) for name, given in overrides.items()}
 
 
 def _begin_cell(found: Parameters, piece: Piece) -> None:
     """A second cell with the tag works, since the later assignment wins, but is seldom meant."""
     if found.cells and piece.cell not in found.cells:
         message = "A second cell is tagged `parameters`; the later assignment wins."
-        found.findings.append(_finding("duplicate-parameter", Severity.WARNING, message, cell=piece.cell))
+        found.findings.append(
+            _finding("duplicate-parameter", Severity.WARNING, message=message, cell=piece.cell)
+        )
     found.cells.setdefault(piece.cell, [])
 
 
-def _statement(found: Parameters, piece: Piece, node: ast.stmt) -> None:
+def _statement(found: Parameters, piece: Piece, *, node: ast.stmt) -> None:
     place = piece.lines[node.lineno - 1].place
     if isinstance(node, ast.Import | ast.ImportFrom | ast.Pass) or _is_text(node) or place is None:
         return
@@ -90,23 +92,29 @@ def _statement(found: Parameters, piece: Piece, node: ast.stmt) -> None:
     if pairs is None:
         message = "Only assignments of literals may stand in a parameters cell."
         fix = "Move other code into a cell below."
-        found.findings.append(_at(place, "parameters-not-literal", Severity.ERROR, message, fix))
+        found.findings.append(
+            _at(place, "parameters-not-literal", severity=Severity.ERROR, message=message, fix=fix)
+        )
         return
     for name, value in pairs:
-        _assign(found, name, value, place=place)
+        _assign(found, name, value=value, place=place)
 
 
-def _assign(found: Parameters, name: str, value: ast.expr, *, place: LinePlace) -> None:
+def _assign(found: Parameters, name: str, *, value: ast.expr, place: LinePlace) -> None:
     if any(name in names for names in found.cells.values()):
         message = f"{name} is assigned twice; the last value counts."
-        found.findings.append(_at(place, "duplicate-parameter", Severity.WARNING, message, None))
+        found.findings.append(
+            _at(place, "duplicate-parameter", severity=Severity.WARNING, message=message, fix=None)
+        )
     found.cells[place.cell].append(name)
     try:
         found.values[name] = _literal(value)
     except (ValueError, TypeError, ArithmeticError):
         message = f"The default of {name} is not a literal, so it cannot be shown or typed."
         fix = f"Write a plain value, and compute {name} in a cell below."
-        found.findings.append(_at(place, "parameters-not-literal", Severity.ERROR, message, fix))
+        found.findings.append(
+            _at(place, "parameters-not-literal", severity=Severity.ERROR, message=message, fix=fix)
+        )
 
 
 def _pairs(node: ast.stmt) -> list[tuple[str, ast.expr]] | None:
@@ -165,17 +173,17 @@ def _is_ours(node: ast.stmt) -> bool:
     return any(isinstance(item, ast.Name) and item.id.startswith("_slicelift_") for item in ast.walk(node))
 
 
-def _at(place: LinePlace, code: str, severity: Severity, message: str, fix: str | None) -> Finding:
-    return _finding(code, severity, message, cell=place.cell, line=place.line, fix=fix)
+def _at(place: LinePlace, code: str, *, severity: Severity, message: str, fix: str | None) -> Finding:
+    return _finding(code, severity, message=message, cell=place.cell, line=place.line, fix=fix)
 
 
 def _finding(
-    code: str, severity: Severity, message: str, *, cell: int, line: int | None = None, fix: str | None = None
+    code: str, severity: Severity, *, message: str, cell: int, line: int | None = None, fix: str | None = None
 ) -> Finding:
     return Finding(code=code, severity=severity, message=message, cell=cell, line=line, fix=fix)
 
 
-def _typed(name: str, default: Any, given: Any) -> Any:
+def _typed(name: str, default: Any, *, given: Any) -> Any:
     try:
         return _from_text(default, given) if isinstance(given, str) else _checked(default, given)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

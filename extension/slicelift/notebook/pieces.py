@@ -76,7 +76,7 @@ def around(node: ast.stmt | ast.expr, lines: Sequence[Line]) -> tuple[str, str]:
     return before, after
 
 
-def replaced(lines: list[Line], node: ast.stmt | ast.expr, texts: Sequence[str]) -> list[Line]:
+def replaced(lines: list[Line], node: ast.stmt | ast.expr, *, texts: Sequence[str]) -> list[Line]:
     """`lines` with the node's text replaced; a first and a last new line join what stands around it."""
     before, after = around(node, lines)
     start, end = node.lineno - 1, node.end_lineno or node.lineno
@@ -86,23 +86,13 @@ def replaced(lines: list[Line], node: ast.stmt | ast.expr, texts: Sequence[str])
     return [*lines[:start], *(Line(text=text, place=place) for text in new), *lines[end:]]
 
 
-def indented(lines: Sequence[Line], tree: ast.Module, prefix: str) -> list[Line]:
+def indented(lines: Sequence[Line], prefix: str) -> list[Line]:
     """Each line with `prefix` before it, but for blank ones and for the inside of strings, which must not change."""
-    inside = string_lines(tree)
+    inside = _string_lines(lines)
     return [
         line if number in inside or not line.text.strip() else Line(text=prefix + line.text, place=line.place)
         for number, line in enumerate(lines, start=1)
     ]
-
-
-def string_lines(tree: ast.AST) -> set[int]:
-    """Line numbers that begin inside a string: there, white space is content."""
-    found: set[int] = set()
-    for node in ast.walk(tree):
-        text = isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
-        if text or isinstance(node, ast.JoinedStr):
-            found.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))  # type: ignore[attr-defined]
-    return found
 
 
 def rows(tree: ast.Module) -> list[list[ast.stmt]]:
@@ -122,3 +112,16 @@ def first_line(node: ast.stmt) -> int:
     """The line a statement begins on, its decorators included."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(item.lineno for item in decorators)])
+
+
+def _string_lines(lines: Sequence[Line]) -> set[int]:
+    """Line numbers that begin inside a string: there, white space is content."""
+    # Most code has no string over several lines, and parsing it to find none would take a while.
+    if not any('"""' in line.text or "'''" in line.text or line.text.endswith("\\") for line in lines):
+        return set()
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(join(lines))):
+        text = isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+        if text or isinstance(node, ast.JoinedStr):
+            found.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))  # type: ignore[attr-defined]
+    return found

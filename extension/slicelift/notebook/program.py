@@ -70,13 +70,13 @@ def names_of(cell: Cell, *, bound: Collection[str] = ()) -> set[str]:
 
 
 def _cell(walk: Walk, cell: Cell) -> list[Piece]:
-    pieces = _expand(walk, cell.source, Unit(cell=cell.index))
+    pieces = _expand(walk, cell.source, unit=Unit(cell=cell.index))
     for piece in pieces:
         piece.parameters = "parameters" in cell.tags and piece.file is None
     return pieces
 
 
-def _expand(walk: Walk, source: str, unit: Unit) -> list[Piece]:
+def _expand(walk: Walk, source: str, *, unit: Unit) -> list[Piece]:
     """Translate one source text into pieces, and note what it changes for those after it."""
     translated = translate(source, bound=walk.bound)
     lines = [
@@ -87,10 +87,12 @@ def _expand(walk: Walk, source: str, unit: Unit) -> list[Piece]:
     tree = parse(lines)
     if tree is None:
         walk.bound |= _salvaged(lines)
-        return [_piece(lines, None, unit)]
+        return [_piece(lines, None, unit=unit)]
     if not any("get_ipython" in line.text for line in lines):
-        _advance(walk, tree.body)
-        return [_piece(lines, tree, unit)]
+        walk.bound |= bound_names(tree.body)
+        if any("chdir" in line.text for line in lines):
+            walk.folder = folder_after(tree.body, known={}, folder=walk.folder)
+        return [_piece(lines, tree, unit=unit)]
     return _with_magics(walk, lines, tree=tree, unit=unit, body=body)
 
 
@@ -106,11 +108,11 @@ def _with_magics(
         done = end
         whole = _whole_magic(group, lines)
         if whole is None:
-            pending += _spliced(walk, lines[:end], group, unit=unit)[start:]
+            pending += _spliced(walk, lines[:end], group=group, unit=unit)[start:]
             _advance(walk, group)
             continue
         place = lines[start].place or unit.place(1)
-        outcome = actions.act(walk, magics.read(whole, place=place, body_places=body), unit)
+        outcome = actions.act(walk, magics.read(whole, place=place, body_places=body), unit=unit)
         if outcome.pieces is None:
             pending += [Line(text=text, place=place) for text in outcome.lines]
             continue
@@ -126,18 +128,18 @@ def _whole_magic(group: list[ast.stmt], lines: list[Line]) -> magics.Found | Non
     return next(magics.find(group[0])) if alone(group[0], lines) else None
 
 
-def _spliced(walk: Walk, lines: list[Line], group: list[ast.stmt], *, unit: Unit) -> list[Line]:
+def _spliced(walk: Walk, lines: list[Line], *, group: list[ast.stmt], unit: Unit) -> list[Line]:
     """`lines` with the magics inside these statements replaced, the last one first so that places stay true."""
     found = [call for node in group for call in magics.find(node)]
     # Acted on in reading order, since one may change the folder for the next; put in from the end.
-    calls = [magics.read(call, place=_place(lines, call, unit), body_places=()) for call in found]
+    calls = [magics.read(call, place=_place(lines, call, unit=unit), body_places=()) for call in found]
     texts = [_text(walk, call, lines=lines, unit=unit) for call in calls]
     for call, new in sorted(zip(calls, texts, strict=True), key=_position, reverse=True):
-        lines = replaced(lines, call.statement or call.node, new)
+        lines = replaced(lines, call.statement or call.node, texts=new)
     return lines
 
 
-def _place(lines: list[Line], call: magics.Found, unit: Unit) -> LinePlace:
+def _place(lines: list[Line], call: magics.Found, *, unit: Unit) -> LinePlace:
     return lines[call.node.lineno - 1].place or unit.place(1)
 
 
@@ -149,11 +151,15 @@ def _text(walk: Walk, call: magics.Magic, *, lines: list[Line], unit: Unit) -> l
     """What stands for a magic inside a block or an expression."""
     if call.statement is None:
         return [actions.value(walk, call)]
-    outcome = actions.act(walk, call, unit, nested=True)
-    texts = outcome.lines if outcome.pieces is None else actions.block_lines(walk, call, outcome.pieces)
+    outcome = actions.act(walk, call, unit=unit, nested=True)
+    texts = (
+        outcome.lines
+        if outcome.pieces is None
+        else actions.block_lines(walk, call, pieces=outcome.pieces, unit=unit)
+    )
     if len(texts) > 1 and not alone(call.statement, lines):
         return actions.refused(
-            walk, call, "it shares its line with other code", "Put it on a line of its own."
+            walk, call, reason="it shares its line with other code", fix="Put it on a line of its own."
         )
     prefix = lines[call.statement.lineno - 1].text[: call.statement.col_offset]
     return [texts[0], *(prefix + text if text.strip() else text for text in texts[1:])]
@@ -165,10 +171,10 @@ def _advance(walk: Walk, nodes: Sequence[ast.stmt]) -> None:
 
 
 def _flushed(lines: list[Line], unit: Unit) -> list[Piece]:
-    return [_piece(lines, parse(lines), unit)] if lines else []
+    return [_piece(lines, parse(lines), unit=unit)] if lines else []
 
 
-def _piece(lines: list[Line], tree: ast.Module | None, unit: Unit) -> Piece:
+def _piece(lines: list[Line], tree: ast.Module | None, *, unit: Unit) -> Piece:
     return Piece(cell=unit.cell, file=unit.file, lines=lines, tree=tree, captures=unit.captures)
 
 

@@ -46,27 +46,27 @@ def read(walk: Walk, magic: Magic) -> Plan | tuple[str, str] | None:
     return _found(walk, magic, rest=rest, flags=flags)
 
 
-def take_in(walk: Walk, magic: Magic, plan: Plan) -> list[Piece]:
+def take_in(walk: Walk, magic: Magic, *, plan: Plan) -> list[Piece]:
     """The code cells of a notebook, all of them, as IPython runs them: tags do not count here."""
     assert plan.notebook is not None
-    walk.note("magic-run", magic.place, f"%run {plan.written}: its cells run here.")
+    walk.note("magic-run", magic.place, message=f"%run {plan.written}: its cells run here.")
     before, walk.running = walk.running, (*walk.running, plan.path)
     pieces = []
     for cell in plan.notebook.cells:
         if cell.is_code:
-            pieces += walk.expand(walk, cell.source, Unit(cell=cell.index, file=plan.inside))
+            pieces += walk.expand(walk, cell.source, unit=Unit(cell=cell.index, file=plan.inside))
     walk.running = before
     return pieces
 
 
-def start_script(walk: Walk, magic: Magic, plan: Plan, *, unit: Unit, nested: bool) -> Outcome:
+def start_script(walk: Walk, magic: Magic, *, plan: Plan, unit: Unit, nested: bool) -> Outcome:
     """The call that starts a script in a namespace of its own, whose names then come to the notebook."""
     tree = _parsed(walk, plan)
     if tree is None:
         return Outcome(lines=["pass"])
     child = Child(path=plan.inside, text=_source(walk, plan), tree=tree, shared="-i" in plan.flags)
     walk.scripts.append(child)
-    walk.note("magic-run", magic.place, f"%run {plan.written}: the script runs here as __main__.")
+    walk.note("magic-run", magic.place, message=f"%run {plan.written}: the script runs here as __main__.")
     names = sorted(name for name in bound_names(tree.body) if not name.startswith("__"))
     call = f"_slicelift_run({plan.written!r}, {list(plan.arguments)!r}{_switches(plan)})"
     if nested:
@@ -118,13 +118,19 @@ def _found(
         _tell(
             walk,
             magic,
-            "outside-path",
-            f"%run {rest[0]} lies outside the project.",
-            "Copy it into the project.",
+            code="outside-path",
+            message=f"%run {rest[0]} lies outside the project.",
+            fix="Copy it into the project.",
         )
         return None
     if not path.is_file() and inside not in walk.files:
-        _tell(walk, magic, "missing-file", f"%run {rest[0]}: there is no such file.", "Check the path.")
+        _tell(
+            walk,
+            magic,
+            code="missing-file",
+            message=f"%run {rest[0]}: there is no such file.",
+            fix="Check the path.",
+        )
         return None
     if path in (walk.start, *walk.running):
         chain = " → ".join(item.name for item in (walk.start, *walk.running, path))
@@ -154,7 +160,7 @@ def _with_notebook(walk: Walk, plan: Plan) -> Plan | tuple[str, str] | None:
     return replace(plan, notebook=notebook)
 
 
-def _tell(walk: Walk, magic: Magic, code: str, message: str, fix: str) -> None:
+def _tell(walk: Walk, magic: Magic, *, code: str, message: str, fix: str) -> None:
     walk.add(code, Severity.ERROR, place=magic.place, message=message, fix=fix)
 
 

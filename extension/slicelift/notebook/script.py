@@ -14,7 +14,7 @@ from itertools import groupby
 
 from slicelift.models import Finding, LinePlace, Script, Severity
 from slicelift.notebook.bindings import bound_names
-from slicelift.notebook.coroutines import as_coroutine, loop_functions, must_stay, needs_loop
+from slicelift.notebook.coroutines import as_coroutine, loop_functions, may_need_loop, must_stay, needs_loop
 from slicelift.notebook.guards import guarded
 from slicelift.notebook.parameters import Parameters, read_parameters
 from slicelift.notebook.pieces import Line, Piece, first_line, indented, join, parse, replaced, rows
@@ -94,7 +94,7 @@ def _without_futures(pieces: Sequence[Piece]) -> tuple[list[str], list[Piece]]:
         for node in reversed([item for item in _module_level(body) if _must_go(item)]):
             if isinstance(node, ast.ImportFrom):
                 futures.append(ast.unparse(node))
-            lines = replaced(lines, node, ["pass"])
+            lines = replaced(lines, node, texts=["pass"])
         same = lines is piece.lines
         cleaned.append(piece if same else _copy(piece, lines))
     return sorted(set(futures)), cleaned
@@ -144,6 +144,8 @@ def _decide(sections: Sequence[Section], *, lazy: bool) -> None:
     for (section, row), flag in zip(everything, flags, strict=True):
         # Parameters are for every process, whatever is done to them later.
         row.guarded = flag and not (section.piece.parameters and _assigns(row))
+    if not may_need_loop(line.text for section in sections for line in section.piece.lines):
+        return
     functions = loop_functions([s.piece.tree for s in sections if s.piece.tree])
     for section in sections:
         asking = [needs_loop(row.nodes, functions) for row in section.rows]
@@ -157,6 +159,8 @@ def _assigns(row: Row) -> bool:
 
 
 def _wants_display(sections: Sequence[Section]) -> bool:
+    if not any("display" in line.text for section in sections for line in section.piece.lines):
+        return False
     nodes = [node for section in sections for row in section.rows for node in row.nodes]
     used = any(
         isinstance(item, ast.Name) and item.id == "display" for node in nodes for item in ast.walk(node)
@@ -225,6 +229,5 @@ def _first_place(code: Sequence[Line]) -> LinePlace | None:
 def _wrapped(code: list[Line], openers: Sequence[str]) -> list[Line]:
     """`code` inside these blocks, the first one outermost."""
     for opener in reversed(openers):
-        tree = ast.parse(join(code))
-        code = [Line(text=opener), *indented(code, tree, "    ")]
+        code = [Line(text=opener), *indented(code, "    ")]
     return code

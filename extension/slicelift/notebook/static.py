@@ -34,13 +34,13 @@ def text_of(node: ast.expr, *, known: Known, folder: str, depth: int = 0) -> str
     if depth > _DEPTH:
         return None
     reader = _READERS.get(type(node))
-    return reader(node, _Scope(known, folder, depth + 1)) if reader else None
+    return reader(node, _Scope(known, folder, depth=depth + 1)) if reader else None
 
 
 class _Scope:
     """What an expression is read with."""
 
-    def __init__(self, known: Known, folder: str, depth: int) -> None:
+    def __init__(self, known: Known, folder: str, *, depth: int) -> None:
         self.known = known
         self.folder = folder
         self.depth = depth
@@ -102,8 +102,8 @@ def _call(node: Any, scope: _Scope) -> str | None:
     if last in _PATH_CLASSES or name in ("str", "os.fspath") or name.endswith("path.join"):
         return _join(scope.all(node.args))
     if name.endswith(("path.expanduser", "path.abspath", "path.realpath", "path.normpath", "path.dirname")):
-        return _path_function(last, scope.all(node.args), scope.folder)
-    return _method(node, last, scope)
+        return _path_function(last, scope.all(node.args), folder=scope.folder)
+    return _method(node, last, scope=scope)
 
 
 def _join(texts: list[str] | None) -> str | None:
@@ -112,7 +112,7 @@ def _join(texts: list[str] | None) -> str | None:
     return str(PurePosixPath(*texts)) if len(texts) != 1 else texts[0]
 
 
-def _path_function(name: str, texts: list[str] | None, folder: str) -> str | None:
+def _path_function(name: str, texts: list[str] | None, *, folder: str) -> str | None:
     if not texts or len(texts) != 1:
         return None
     if name == "expanduser":
@@ -122,14 +122,16 @@ def _path_function(name: str, texts: list[str] | None, folder: str) -> str | Non
     return os.path.normpath(os.path.join(folder, texts[0]))  # noqa: PTH118
 
 
-def _method(node: Any, name: str, scope: _Scope) -> str | None:
+def _method(node: Any, name: str, *, scope: _Scope) -> str | None:
     if not isinstance(node.func, ast.Attribute):
         return None
     base = scope.read(node.func.value)
     if base is None:
         return None
     if name in ("expanduser", "resolve", "absolute"):
-        return _path_function("expanduser" if name == "expanduser" else "abspath", [base], scope.folder)
+        return _path_function(
+            "expanduser" if name == "expanduser" else "abspath", [base], folder=scope.folder
+        )
     texts = scope.all(node.args)
     return str(PurePosixPath(base, *texts)) if name == "joinpath" and texts is not None else None
 
@@ -148,7 +150,7 @@ def folder_after(nodes: Iterable[ast.AST], *, known: Known, folder: str | None) 
     """The working directory after these statements, which may call `os.chdir`; None once it is unknown."""
     for node in nodes:
         for call in own_scope(node):
-            if isinstance(call, ast.Call) and dotted(call.func).endswith(".chdir") and call.args:
+            if isinstance(call, ast.Call) and dotted(call.func).endswith("chdir") and call.args:
                 target = None if folder is None else text_of(call.args[0], known=known, folder=folder)
                 folder = None if target is None else os.path.normpath(os.path.join(folder or "", target))  # noqa: PTH118
     return folder

@@ -43,15 +43,15 @@ def translate(source: str, *, bound: Collection[str] = ()) -> Translated:
     lines = (source if source.endswith("\n") else source + "\n").splitlines(keepends=True)
     origins = _first_origins(lines)
     for step in manager.cleanup_transforms:
-        lines, origins = _cleaned(step, lines, origins)
+        lines, origins = _cleaned(step, lines, origins=origins)
     body: list[int] = []
     for step in manager.line_transforms:
         before, lines = lines, step(lines)
         if len(lines) < len(before):
             body, origins = origins[1:], origins[:1]
-    lines, origins = _tokens(manager.do_one_token_transform, lines, origins)
+    lines, origins = _tokens(manager.do_one_token_transform, lines, origins=origins)
     lines = _automagic(lines, bound)
-    return _by_newline(lines, origins, body)
+    return _by_newline(lines, origins, body=body)
 
 
 def _first_origins(lines: list[str]) -> list[int]:
@@ -64,7 +64,7 @@ def _first_origins(lines: list[str]) -> list[int]:
 
 
 def _cleaned(
-    step: Callable[[list[str]], list[str]], lines: list[str], origins: list[int]
+    step: Callable[[list[str]], list[str]], lines: list[str], *, origins: list[int]
 ) -> tuple[list[str], list[int]]:
     after = step(lines)
     # The clean-up steps change lines in place, or drop them at the top.
@@ -72,7 +72,7 @@ def _cleaned(
 
 
 def _tokens(
-    transform: Callable[[list[str]], tuple[bool, list[str]]], lines: list[str], origins: list[int]
+    transform: Callable[[list[str]], tuple[bool, list[str]]], lines: list[str], *, origins: list[int]
 ) -> tuple[list[str], list[int]]:
     """Run the token transforms until nothing changes; each turns some lines into one."""
     for _ in range(_ROUNDS):
@@ -98,7 +98,7 @@ def _automagic(lines: list[str], bound: Collection[str]) -> list[str]:
     return [f"get_ipython().run_line_magic({match[1]!r}, {match[2].rstrip()!r})\n"]
 
 
-def _by_newline(lines: list[str], origins: list[int], body: list[int]) -> Translated:
+def _by_newline(lines: list[str], origins: list[int], *, body: list[int]) -> Translated:
     """Regroup IPython's lines into lines that end in a newline, as Python counts them."""
     texts: list[str] = []
     places: list[int] = []

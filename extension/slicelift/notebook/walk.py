@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from slicelift.models import Finding, LinePlace, Severity
 from slicelift.notebook.pieces import Capture, Piece
@@ -42,6 +42,14 @@ class Child:
     shared: bool = False
 
 
+class Expand(Protocol):
+    """How a source text becomes pieces; what a magic holds goes the same way again."""
+
+    def __call__(self, walk: Walk, source: str, *, unit: Unit) -> list[Piece]:
+        """Translate `source`, whose lines come from `unit`."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Outcome:
     """What stands for a magic: lines, or whole pieces, which only the top level of a cell can take."""
@@ -60,7 +68,7 @@ class Walk:
     root: Path
     folder: str | None
     start: Path
-    expand: Callable[[Walk, str, Unit], list[Piece]]
+    expand: Expand
     bound: set[str] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
     requirements: list[str] = field(default_factory=list)
@@ -81,7 +89,7 @@ class Walk:
         """The path from the project root, POSIX style; None for one outside."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else None
 
-    def note(self, code: str, place: LinePlace, message: str) -> None:
+    def note(self, code: str, place: LinePlace, *, message: str) -> None:
         """Record a note."""
         self.add(code, Severity.NOTE, place=place, message=message)
 

@@ -10,8 +10,8 @@ from typing import Any
 from slicelift.models import Environment, Finding, LinePlace, Script, Severity, to_dict
 from slicelift.notebook.coroutines import first_await
 from slicelift.notebook.document import Notebook, read, select
-from slicelift.notebook.kernel import ProbeRequest, ProbeResult, environment, find_interpreter, probe
-from slicelift.notebook.parameters import parse_overrides, read_parameters
+from slicelift.notebook.kernel import Pending, ProbeRequest, ProbeResult, environment, find_interpreter
+from slicelift.notebook.parameters import Parameters, parse_overrides, read_parameters
 from slicelift.notebook.pieces import Piece
 from slicelift.notebook.program import Transformed, names_of, transform
 from slicelift.notebook.script import check_script, write_script
@@ -97,7 +97,7 @@ def _stop(notebook: Notebook, selected: Sequence[int]) -> list[Finding] | None:
         return []
     if notebook.language.lower() not in ("python", "ipython", "python3"):
         message = f"The kernel's language is {notebook.language}; only Python notebooks can be promoted."
-        return [_whole("non-python-kernel", message, "Choose a Python kernel for the notebook.")]
+        return [_whole("non-python-kernel", message, fix="Choose a Python kernel for the notebook.")]
     return None if selected else [_empty(notebook)]
 
 
@@ -108,42 +108,67 @@ def _has_code(pieces: Sequence[Piece]) -> bool:
 def _empty(notebook: Notebook) -> Finding:
     code = sum(cell.is_code for cell in notebook.cells)
     message = f"Nothing is left to run: of {code} code cells, none is chosen and holds code."
-    return _whole("empty-selection", message, "Take away a `skip` tag, or tag the cells to run `promote`.")
+    return _whole(
+        "empty-selection", message, fix="Take away a `skip` tag, or tag the cells to run `promote`."
+    )
 
 
-def _whole(code: str, message: str, fix: str) -> Finding:
+def _whole(code: str, message: str, *, fix: str) -> Finding:
     return Finding(code=code, severity=Severity.ERROR, message=message, fix=fix)
 
 
 def _checked(transformed: Transformed, *, python: str, overrides: Mapping[str, Any]) -> Report:
     view = make_view(transformed)
     paths, complete = search_paths(view)
-    result = probe(python, _request(transformed, view, paths))
+    # The kernel's interpreter looks at the cells while we look at everything else.
+    pending = Pending(python, _request(transformed, view, paths=paths))
     known = read_parameters(transformed.pieces)
+    secrets, hidden = _credentials(transformed, view)
+    local = _local(transformed, view, known=known)
+    script = _script([*local, *secrets], transformed)
+    result = pending.result()
     findings = [
-        *transformed.notebook.findings,
+        *local,
+        *secrets,
         *_python_version(result),
-        *transformed.findings,
         *_syntax(transformed.pieces, result),
+        *_program(transformed, view, result=result, complete=complete),
+    ]
+    report = Report(
+        verdict="",
+        notebook=transformed.notebook,
+        parameters=known.values if known else None,
+        script=script,
+        environment=environment(result, requirements=transformed.requirements),
+        overrides=parse_overrides(known.values if known else None, overrides),
+        hidden=frozenset(hidden),
+    )
+    return _finished(report, transformed, findings=[_masked(finding, hidden) for finding in findings])
+
+
+def _local(transformed: Transformed, view: View, *, known: Parameters | None) -> list[Finding]:
+    """The findings that need no interpreter."""
+    return [
+        *transformed.notebook.findings,
+        *transformed.findings,
         *_awaits(transformed.pieces),
         *(known.findings if known else ()),
-        *_program(transformed, view, result, complete=complete),
+        *check_futures(view),
+        *check_habits(view),
+        *check_files(view, root=transformed.root, written=transformed.files),
         *check_order([transformed.notebook.cells[index] for index in transformed.selected]),
     ]
-    secrets, hidden = _credentials(transformed, view)
-    return _finished(
-        transformed,
-        findings=[_masked(finding, hidden) for finding in [*findings, *secrets]],
-        hidden=frozenset(hidden),
-        result=result,
-        parameters=known.values if known else None,
-        overrides=overrides,
+
+
+def _script(findings: Sequence[Finding], transformed: Transformed) -> Script | None:
+    return (
+        None if any(finding.severity is Severity.ERROR for finding in findings) else write_script(transformed)
     )
 
 
-def _request(transformed: Transformed, view: View, paths: Sequence[str]) -> ProbeRequest:
+def _request(transformed: Transformed, view: View, *, paths: Sequence[str]) -> ProbeRequest:
     views = [view, *_script_views(transformed)]
-    stars = (item.name for one in views for item in imports(one.tree) if item.star and not item.level)
+    stars = (item.name for one in views for item in imports(one) if item.star and not item.level)
     return ProbeRequest(
         cells={str(number): piece.text for number, piece in enumerate(transformed.pieces)},
         modules=tuple(dict.fromkeys(name for one in views for name in walk_imports(one))),
@@ -162,7 +187,7 @@ def _python_version(result: ProbeResult) -> list[Finding]:
     if version >= OLDEST_PYTHON:
         return []
     message = f"The kernel runs Python {result.version}; a job needs 3.11 or newer."
-    return [_whole("python-mismatch", message, "Choose a kernel with a newer Python.")]
+    return [_whole("python-mismatch", message, fix="Choose a kernel with a newer Python.")]
 
 
 def _syntax(pieces: Sequence[Piece], result: ProbeResult) -> list[Finding]:
@@ -173,21 +198,29 @@ def _syntax(pieces: Sequence[Piece], result: ProbeResult) -> list[Finding]:
         if verdict.ok and piece.tree is None:
             fix = "Start slicelift with the kernel's version of Python."
             message = f"Python {result.version} reads this cell, and the Python that runs slicelift does not."
-            found.append(_at(piece, 1, "python-mismatch", message, fix=fix))
+            found.append(_at(piece, 1, code="python-mismatch", message=message, fix=fix))
         elif not verdict.ok:
             outside = "'return'" in verdict.message
             code = "return-outside-function" if outside else "syntax-error"
             fix = "Put it into a function, or use an `if`." if outside else "Correct the line."
-            found.append(_at(piece, verdict.line, code, f"{verdict.message}.".capitalize(), fix=fix))
+            found.append(
+                _at(
+                    piece,
+                    verdict.line,
+                    code=code,
+                    message=f"{verdict.message[:1].upper()}{verdict.message[1:]}.",
+                    fix=fix,
+                )
+            )
     return found
 
 
 def _at(
     piece: Piece,
     line: int,
+    *,
     code: str,
     message: str,
-    *,
     fix: str | None = None,
     severity: Severity = Severity.ERROR,
 ) -> Finding:
@@ -212,7 +245,7 @@ def _awaits(pieces: Sequence[Piece]) -> list[Finding]:
         if node is not None and (piece.cell, piece.file) not in found:
             message = "Top-level await: the job runs it in one event loop for all cells."
             line = getattr(node, "lineno", None) or _first_line(piece)
-            note = _at(piece, line, "top-level-await", message, severity=Severity.NOTE)
+            note = _at(piece, line, code="top-level-await", message=message, severity=Severity.NOTE)
             found[piece.cell, piece.file] = note
     return list(found.values())
 
@@ -221,12 +254,11 @@ def _first_line(piece: Piece) -> int:
     return piece.tree.body[0].lineno if piece.tree else 1
 
 
-def _program(transformed: Transformed, view: View, result: ProbeResult, *, complete: bool) -> list[Finding]:
+def _program(transformed: Transformed, view: View, *, result: ProbeResult, complete: bool) -> list[Finding]:
     """The checks on the cells as a whole, and on each script that `%run` starts."""
     modules = _written_modules(transformed)
-    stars = _stars(transformed, view, result)
+    stars = _stars(transformed, view, result=result)
     findings = [
-        *check_futures(view),
         *check_modules(
             view,
             modules=result.modules,
@@ -234,8 +266,6 @@ def _program(transformed: Transformed, view: View, result: ProbeResult, *, compl
             written=modules,
             complete=complete,
         ),
-        *check_habits(view),
-        *check_files(view, root=transformed.root, written=transformed.files),
         *check_names(view, stars=stars, known=transformed.lost, defining_cell=_definers(transformed)),
     ]
     for child, one in zip(transformed.scripts, _script_views(transformed), strict=True):
@@ -246,7 +276,7 @@ def _program(transformed: Transformed, view: View, result: ProbeResult, *, compl
             written=modules,
             complete=complete,
         )
-        inner = _stars(transformed, one, result)
+        inner = _stars(transformed, one, result=result)
         if not child.shared:
             findings += check_names(one, stars=inner, known=(), defining_cell=lambda _name, _cell: None)
     return findings
@@ -257,10 +287,10 @@ def _written_modules(transformed: Transformed) -> frozenset[str]:
     return frozenset(Path(path).stem for path in transformed.files if path.endswith(".py"))
 
 
-def _stars(transformed: Transformed, view: View, result: ProbeResult) -> dict[str, tuple[str, ...] | None]:
+def _stars(transformed: Transformed, view: View, *, result: ProbeResult) -> dict[str, tuple[str, ...] | None]:
     """The names behind each `import *`; a module of the project is read, never imported."""
     found: dict[str, tuple[str, ...] | None] = {}
-    for item in imports(view.tree):
+    for item in imports(view):
         if not item.star:
             continue
         module = result.modules.get(item.name)
@@ -305,28 +335,22 @@ def _masked(finding: Finding, hidden: Iterable[str]) -> Finding:
     return replace(finding, message=masked(finding.message, hidden), fix=fix)
 
 
-def _finished(
-    transformed: Transformed,
-    *,
-    findings: list[Finding],
-    hidden: frozenset[str],
-    result: ProbeResult,
-    parameters: Mapping[str, Any] | None,
-    overrides: Mapping[str, Any],
-) -> Report:
-    script = None
-    if not any(finding.severity is Severity.ERROR for finding in findings):
-        script = write_script(transformed)
-        fault = check_script(script)
-        findings += [fault] if fault else []
-    report = _report(transformed.notebook, selected=transformed.selected, findings=findings)
+def _finished(report: Report, transformed: Transformed, *, findings: list[Finding]) -> Report:
+    """The report with its verdict; a script that does not compile as one file is the last thing to refuse for."""
+    judged = _report(report.notebook, selected=transformed.selected, findings=findings)
+    script = report.script if judged.verdict == "ok" else None
+    fault = check_script(script) if script else None
+    if fault is not None:
+        judged, script = (
+            _report(report.notebook, selected=transformed.selected, findings=[*findings, fault]),
+            None,
+        )
     return replace(
         report,
-        parameters=parameters,
-        script=script if report.verdict == "ok" else None,
-        environment=environment(result, requirements=transformed.requirements),
-        overrides=parse_overrides(parameters, overrides),
-        hidden=hidden,
+        verdict=judged.verdict,
+        selected_cells=judged.selected_cells,
+        findings=judged.findings,
+        script=script,
     )
 
 

@@ -42,6 +42,15 @@ _EMPTY = re.compile(
 _PLACEHOLDER = re.compile(
     r"(?i)^[<\[{$].*|.*[>\]}]$|^your[-_ ]|^(my|the|some)[-_ ]?(secret|token|password|api)"
 )
+_NAMING: tuple[type[ast.AST], ...] = (
+    ast.Assign,
+    ast.AnnAssign,
+    ast.NamedExpr,
+    ast.keyword,
+    ast.Dict,
+    ast.arguments,
+    ast.Call,
+)
 _FIX = 'Keep it out of the notebook: `slicelift secrets set NAME`, and read os.environ["NAME"].'
 
 
@@ -50,7 +59,7 @@ def check_credentials(view: View) -> tuple[list[Finding], set[str]]:
     findings: dict[tuple[object, ...], Finding] = {}
     values: set[str] = set()
     for node, value, told in _found(view):
-        finding = view.finding("secret-in-source", Severity.ERROR, node, message=f"{told}.", fix=_FIX)
+        finding = view.finding("secret-in-source", Severity.ERROR, node=node, message=f"{told}.", fix=_FIX)
         findings.setdefault((finding.cell, finding.line, finding.file), finding)
         values.add(value)
     return list(findings.values()), values
@@ -89,14 +98,14 @@ def masked(text: str, values: Iterable[str]) -> str:
 
 def _found(view: View) -> Iterator[tuple[ast.AST, str, str]]:
     """Node, value and message of every credential."""
-    for node in ast.walk(view.tree):
+    for node in view.of(*_NAMING):
         for name, value, text in _named_values(node):
             if _is_credential(name, text):
                 yield value, text, f"{name} is given a literal value that looks like a credential"
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            match = _SHAPES.search(node.value)
-            if match:
-                yield node, match[0], "This text looks like a credential"
+    for constant in view.of(ast.Constant):
+        match = _SHAPES.search(constant.value) if isinstance(constant.value, str) else None
+        if match:
+            yield constant, match[0], "This text looks like a credential"
 
 
 def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.Constant, str]]:

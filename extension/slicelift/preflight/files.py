@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slicelift.models import Finding, Severity
-from slicelift.notebook.static import folder_after, text_of
+from slicelift.notebook.static import text_of
 from slicelift.preflight.tracked import Tracked
 from slicelift.preflight.view import View
 
@@ -56,22 +56,20 @@ def check_files(view: View, *, root: Path, written: Collection[str]) -> list[Fin
             reads.append(item)
     ignored = _ignored(root, [item.path for item in reads if item.path])
     for item in reads:
-        finding = _about(view, item, ignored)
+        finding = _about(view, item, ignored=ignored)
         findings += [finding] if finding else []
     return list(dict.fromkeys(findings))
 
 
 def opened(view: View) -> Iterator[Opened]:
     """Every opening call with a readable path, in order, with the working directory of that moment."""
-    folder: str | None = view.folder
-    for statement in view.tree.body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call):
-                yield from _opening(view, node, folder)
-        folder = folder_after([statement], known=view.constants, folder=folder)
+    calls = view.of(ast.Call)
+    for statement, folder in view.folders():
+        while calls and calls[0].lineno <= (statement.end_lineno or statement.lineno):
+            yield from _opening(view, calls.pop(0), folder=folder)
 
 
-def _opening(view: View, node: ast.Call, folder: str | None) -> Iterator[Opened]:
+def _opening(view: View, node: ast.Call, *, folder: str | None) -> Iterator[Opened]:
     found = _path_argument(view, node)
     if found is None:
         return
@@ -174,13 +172,13 @@ def _scratch(view: View, item: Opened) -> list[Finding]:
         return []
     message = f"{item.written} is a scratch file; the job starts without it."
     fix = "Make it in the notebook, or put it into the project."
-    return [view.finding("outside-path", Severity.WARNING, item.node, message=message, fix=fix)]
+    return [view.finding("outside-path", Severity.WARNING, node=item.node, message=message, fix=fix)]
 
 
-def _outside_finding(view: View, item: Opened, fix: str | None = None) -> Finding:
+def _outside_finding(view: View, item: Opened, *, fix: str | None = None) -> Finding:
     message = f"{item.written} lies outside the project; the job has only the project's files."
     way = fix or "Copy it into the project (large data: `dvc add`) and use a relative path."
-    return view.finding("outside-path", Severity.ERROR, item.node, message=message, fix=way)
+    return view.finding("outside-path", Severity.ERROR, node=item.node, message=message, fix=way)
 
 
 def _leaves(path: Path, root: Path) -> bool:
@@ -193,23 +191,25 @@ def _made(path: Path, known: Collection[Path], *, root: Path) -> bool:
     return any(item in known for item in [path, *path.parents] if item != root)
 
 
-def _about(view: View, item: Opened, ignored: Collection[Path]) -> Finding | None:
+def _about(view: View, item: Opened, *, ignored: Collection[Path]) -> Finding | None:
     path = item.path
     if path is None or _expected_to_fail(view, item.node):
         return None
     if not path.exists():
         message = f"{item.written} is not in the project and not tracked by DVC."
         fix = "Check the path, or pull the data first (`dvc pull`)."
-        return view.finding("missing-file", Severity.WARNING, item.node, message=message, fix=fix)
+        return view.finding("missing-file", Severity.WARNING, node=item.node, message=message, fix=fix)
     if path in ignored:
         message = f"{item.written} is ignored by git and not tracked by DVC, so it does not travel."
         fix = f"Track it: `dvc add {item.written}`, or take it out of .gitignore."
-        return view.finding("missing-file", Severity.WARNING, item.node, message=message, fix=fix)
+        return view.finding("missing-file", Severity.WARNING, node=item.node, message=message, fix=fix)
     size = path.stat().st_size if path.is_file() else 0
     if size > LARGE_BYTES:
         message = f"{item.written} has {size / 2**20:.0f} MiB and would travel with the code."
         fix = f"Track it as data: `dvc add {item.written}`."
-        return view.finding("large-file-in-snapshot", Severity.WARNING, item.node, message=message, fix=fix)
+        return view.finding(
+            "large-file-in-snapshot", Severity.WARNING, node=item.node, message=message, fix=fix
+        )
     return None
 
 

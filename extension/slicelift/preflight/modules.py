@@ -11,7 +11,7 @@ from slicelift.models import Finding, Severity
 from slicelift.notebook.bindings import bound_names
 from slicelift.notebook.kernel import Module
 from slicelift.notebook.packages import requirement_name
-from slicelift.notebook.static import folder_after, text_of
+from slicelift.notebook.static import text_of
 from slicelift.preflight.view import View
 
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
@@ -47,21 +47,19 @@ class Import:
     star: bool = False
 
 
-def imports(tree: ast.Module) -> list[Import]:
+def imports(view: View) -> list[Import]:
     """Every import of the program, in order."""
-    found: list[Import] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [Import(name=item.name, node=node) for item in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            star = node.names[0].name == "*"
-            found.append(Import(name=node.module or "", node=node, level=node.level, star=star))
+    found = [Import(name=item.name, node=node) for node in view.of(ast.Import) for item in node.names]
+    for source in view.of(ast.ImportFrom):
+        if source.module != "__future__":
+            star = source.names[0].name == "*"
+            found.append(Import(name=source.module or "", node=source, level=source.level, star=star))
     return sorted(found, key=lambda item: (item.node.lineno, item.node.col_offset))
 
 
 def walk_imports(view: View) -> Iterator[str]:
     """The dotted names to ask the kernel about."""
-    yield from dict.fromkeys(item.name for item in imports(view.tree) if not item.level and item.name)
+    yield from dict.fromkeys(item.name for item in imports(view) if not item.level and item.name)
 
 
 def search_paths(view: View) -> tuple[list[str], bool]:
@@ -71,23 +69,11 @@ def search_paths(view: View) -> tuple[list[str], bool]:
     for modules in the current one.
     """
     paths, complete = [view.folder], True
-    folder: str | None = view.folder
-    for node in ast.walk(view.tree):
-        if isinstance(node, ast.Call) and view.called(node) in ("sys.path.append", "sys.path.insert"):
-            text = (
-                text_of(node.args[-1], known=view.constants, folder=folder or view.folder)
-                if node.args
-                else None
-            )
-            complete = complete and text is not None
-            paths += [] if text is None else [str(Path(folder or view.folder, text))]
-        elif _changes_path(view, node):
-            complete = False
-    for statement in view.tree.body:
-        folder = folder_after([statement], known=view.constants, folder=folder)
-        if folder and folder not in paths:
-            paths.append(folder)
-    return paths, complete
+    if any(node.attr == "path" for node in view.of(ast.Attribute)) or "sys.path" in view.aliases.values():
+        added, complete = _added_paths(view)
+        paths += added
+    paths += [folder for _, folder in view.folders() if folder]
+    return list(dict.fromkeys(paths)), complete
 
 
 def check_modules(
@@ -103,15 +89,15 @@ def check_modules(
     answered |= {_MODULE_OF[name] for name in answered if name in _MODULE_OF}
     findings: list[Finding] = []
     missing = _missing(view, modules, answered=answered, written=written)
-    for item in imports(view.tree):
+    for item in imports(view):
         top = item.name.partition(".")[0]
         module = modules.get(item.name)
         if item.star:
             findings.append(_star(view, item))
         if top in written or (module and module.local and module.found):
             message = f"{item.name} is a module of the project; it travels with the code."
-            findings.append(view.finding("local-module", Severity.NOTE, item.node, message=message))
-        elif item in missing and not _guarded(view, item.node, missing):
+            findings.append(view.finding("local-module", Severity.NOTE, node=item.node, message=message))
+        elif item in missing and not _guarded(view, item.node, missing=missing):
             findings.append(_absent(view, item, complete=complete))
     return list(dict.fromkeys(findings))
 
@@ -119,13 +105,13 @@ def check_modules(
 def check_futures(view: View) -> list[Finding]:
     """`from __future__` counts for the whole script."""
     found = []
-    for node in ast.walk(view.tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+    for node in view.of(ast.ImportFrom):
+        if node.module == "__future__":
             names = ", ".join(item.name for item in node.names)
             message = (
                 f"from __future__ import {names} moves to the top of the script and counts for every cell."
             )
-            found.append(view.finding("future-import", Severity.NOTE, node, message=message))
+            found.append(view.finding("future-import", Severity.NOTE, node=node, message=message))
     return found
 
 
@@ -173,6 +159,17 @@ def _exported(tree: ast.Module) -> tuple[str, ...] | None:
     return None
 
 
+def _added_paths(view: View) -> tuple[list[str], bool]:
+    texts = [
+        text_of(node.args[-1], known=view.constants, folder=view.folder)
+        for node in view.of(ast.Call)
+        if view.called(node) in ("sys.path.append", "sys.path.insert") and node.args
+    ]
+    paths = [str(Path(view.folder, text)) for text in texts if text is not None]
+    others = any(_changes_path(view, node) for node in view.of(ast.Call, ast.Assign, ast.AugAssign))
+    return paths, len(paths) == len(texts) and not others
+
+
 def _changes_path(view: View, node: ast.AST) -> bool:
     """True for changes of sys.path that cannot be followed (`sys.path += ...`, `sys.path[:0] = ...`)."""
     if isinstance(node, ast.Call):
@@ -188,7 +185,7 @@ def _missing(
     view: View, modules: Mapping[str, Module], *, answered: Collection[str], written: Collection[str]
 ) -> list[Import]:
     found = []
-    for item in imports(view.tree):
+    for item in imports(view):
         top = item.name.partition(".")[0]
         module = modules.get(item.name)
         absent = module is not None and not module.found
@@ -198,13 +195,13 @@ def _missing(
     return found
 
 
-def _guarded(view: View, node: ast.stmt, missing: Collection[Import]) -> bool:
+def _guarded(view: View, node: ast.stmt, *, missing: Collection[Import]) -> bool:
     """True when the program expects that the import may fail."""
     inner: ast.AST = node
     for outer in view.above(node):
         if isinstance(outer, ast.If):
             return True
-        if isinstance(outer, ast.Try) and _try_guards(outer, inner, missing):
+        if isinstance(outer, ast.Try) and _try_guards(outer, inner, missing=missing):
             return True
         if isinstance(outer, ast.With) and any(
             "suppress" in ast.unparse(i.context_expr) for i in outer.items
@@ -214,7 +211,7 @@ def _guarded(view: View, node: ast.stmt, missing: Collection[Import]) -> bool:
     return False
 
 
-def _try_guards(outer: ast.Try, inner: ast.AST, missing: Collection[Import]) -> bool:
+def _try_guards(outer: ast.Try, inner: ast.AST, *, missing: Collection[Import]) -> bool:
     """In the body: when a handler takes the error. In a handler or `else`: when it will not come to that."""
     if inner in outer.body:
         return any(_takes_import_error(handler) for handler in outer.handlers)
@@ -235,7 +232,7 @@ def _takes_import_error(handler: ast.ExceptHandler) -> bool:
 def _star(view: View, item: Import) -> Finding:
     message = f"from {item.name} import * hides where names come from."
     fix = "Import the names you use."
-    return view.finding("star-import", Severity.WARNING, item.node, message=message, fix=fix)
+    return view.finding("star-import", Severity.WARNING, node=item.node, message=message, fix=fix)
 
 
 def _absent(view: View, item: Import, *, complete: bool) -> Finding:
@@ -243,10 +240,10 @@ def _absent(view: View, item: Import, *, complete: bool) -> Finding:
         dots = "." * item.level + item.name
         message = f"from {dots} import ...: a notebook is no package, so a relative import fails."
         fix = "Name the module without the leading dots."
-        return view.finding("missing-module", Severity.ERROR, item.node, message=message, fix=fix)
+        return view.finding("missing-module", Severity.ERROR, node=item.node, message=message, fix=fix)
     # In a function it fails only when that is called; with an unreadable module path it may be found.
     certain = complete and not view.in_function(item.node)
     severity = Severity.ERROR if certain else Severity.WARNING
     message = f"No module {item.name} in the kernel's environment or in the project."
     fix = f"Install it in the kernel's environment (%pip install {item.name.partition('.')[0]}), or correct the name."
-    return view.finding("missing-module", severity, item.node, message=message, fix=fix)
+    return view.finding("missing-module", severity, node=item.node, message=message, fix=fix)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from slicelift.models import Finding, LinePlace, Severity
-from slicelift.notebook.bindings import bound_names
+from slicelift.notebook.bindings import bound_names, children
 from slicelift.notebook.pieces import Line, join
 from slicelift.notebook.program import Transformed
-from slicelift.notebook.static import dotted
+from slicelift.notebook.static import dotted, folder_after
 from slicelift.notebook.walk import Child
+
+Node = TypeVar("Node", bound=ast.AST)
 
 OURS = "_slicelift_"
 # The cell number of a script, which has none.
@@ -22,15 +25,25 @@ NO_CELL = -1
 class View:
     """`places[i]` belongs to line `i + 1` of `tree`. `aliases` maps an imported name to its dotted origin.
 
-    `parents` is filled on the first call of `above`.
+    `kinds` holds all nodes by their class, `parents` the node around each: one walk serves every check.
     """
 
     tree: ast.Module
     places: Sequence[LinePlace | None]
     folder: str
+    kinds: Mapping[type[ast.AST], list[ast.AST]] = field(default_factory=dict)
+    parents: Mapping[ast.AST, ast.AST] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, ast.expr] = field(default_factory=dict)
-    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+
+    def of(self, *kinds: type[Node]) -> list[Node]:
+        """All nodes of these classes, in the order of the source within each."""
+        return [node for kind in kinds for node in self.kinds.get(kind, [])]  # type: ignore[misc]
+
+    @property
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Every `def` of the program."""
+        return [*self.of(ast.FunctionDef), *self.of(ast.AsyncFunctionDef)]
 
     def place(self, node: ast.AST) -> LinePlace | None:
         """Where a node stands in the notebook; None for a line that is ours."""
@@ -38,7 +51,7 @@ class View:
         return self.places[line - 1] if 0 < line <= len(self.places) else None
 
     def finding(
-        self, code: str, severity: Severity, node: ast.AST, *, message: str, fix: str | None = None
+        self, code: str, severity: Severity, *, node: ast.AST, message: str, fix: str | None = None
     ) -> Finding:
         """A finding at a node."""
         place = self.place(node)
@@ -58,12 +71,17 @@ class View:
         origin = self.aliases.get(head, head)
         return f"{origin}.{rest}" if rest else origin
 
+    def folders(self) -> Iterator[tuple[ast.stmt, str | None]]:
+        """Each top-level statement with the working directory before it; None once that is unknown."""
+        folder: str | None = self.folder
+        moves = any(dotted(call.func).endswith("chdir") for call in self.of(ast.Call))
+        for statement in self.tree.body:
+            yield statement, folder
+            if moves:
+                folder = folder_after([statement], known=self.constants, folder=folder)
+
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around a node, from the inside out."""
-        if not self.parents:
-            self.parents.update(
-                (child, item) for item in ast.walk(self.tree) for child in ast.iter_child_nodes(item)
-            )
         while node in self.parents:
             node = self.parents[node]
             yield node
@@ -98,22 +116,33 @@ def make_script_view(child: Child, *, folder: str) -> View:
 
 def _view(lines: list[Line], folder: str) -> View:
     tree = ast.parse(join(lines))
-    return View(
-        tree=tree,
-        places=[line.place for line in lines],
-        folder=folder,
-        aliases=_aliases(tree),
-        constants=_constants(tree),
-    )
+    view = View(tree=tree, places=[line.place for line in lines], folder=folder)
+    view.kinds, view.parents = _walked(tree)
+    view.aliases = _aliases(view)
+    view.constants = _constants(view)
+    return view
 
 
-def _aliases(tree: ast.Module) -> dict[str, str]:
+def _walked(tree: ast.Module) -> tuple[dict[type[ast.AST], list[ast.AST]], dict[ast.AST, ast.AST]]:
+    kinds: dict[type[ast.AST], list[ast.AST]] = {}
+    parents: dict[ast.AST, ast.AST] = {}
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        kinds.setdefault(type(node), []).append(node)
+        below = children(node)
+        parents.update(dict.fromkeys(below, node))
+        waiting.extend(reversed(below))
+    return kinds, parents
+
+
+def _aliases(view: View) -> dict[str, str]:
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found.update({item.asname or item.name.split(".")[0]: _origin(item) for item in node.names})
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.update({item.asname or item.name: f"{node.module}.{item.name}" for item in node.names})
+    for node in view.of(ast.Import):
+        found.update({item.asname or item.name.split(".")[0]: _origin(item) for item in node.names})
+    for source in view.of(ast.ImportFrom):
+        if source.module and not source.level:
+            found.update({item.asname or item.name: f"{source.module}.{item.name}" for item in source.names})
     return found
 
 
@@ -121,17 +150,17 @@ def _origin(item: ast.alias) -> str:
     return item.name if item.asname else item.name.split(".")[0]
 
 
-def _constants(tree: ast.Module) -> dict[str, ast.expr]:
+def _constants(view: View) -> dict[str, ast.expr]:
     """Names that the whole program assigns exactly once, at the top level, with what they are assigned."""
     counts: dict[str, int] = {}
-    for node in tree.body:
+    for node in view.tree.body:
         for name in bound_names([node]):
             counts[name] = counts.get(name, 0) + 1
     found = {}
-    for node in tree.body:
+    for node in view.tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             found[node.targets[0].id] = node.value
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             found[node.target.id] = node.value
-    shared = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    shared = {name for node in view.of(ast.Global) for name in node.names}
     return {name: value for name, value in found.items() if counts.get(name) == 1 and name not in shared}

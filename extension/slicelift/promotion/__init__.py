@@ -21,6 +21,7 @@ from slicelift.promotion.preparing import (
     accepted,
     check,
     finding_rows,
+    freeze,
     prepare,
     read_notebook,
 )
@@ -109,11 +110,12 @@ def submit(
     from slicelift.launcher_client import ensure  # httpx takes a quarter of a second
 
     identity = checked_id(promotion_id) if promotion_id else mint_id()
+    frozen = freeze(request)
     # a cold launcher takes seconds: it starts while the notebook is checked
-    starting = Background(lambda: ensure(home))
-    prepared = prepare(request, on_progress=on_progress)
-    client = starting.result()
-    return deliver(prepared, identity, client=client, again=lambda: ensure(home), say=on_progress)
+    starting = Background(lambda: ensure(home).close())
+    prepared = prepare(frozen, on_progress=on_progress)
+    starting.result()
+    return deliver(prepared, identity, connect=lambda: ensure(home), say=on_progress)
 
 
 def plan(request: Request, *, home: Path | None = None, on_progress: Progress = silent) -> Plan:
@@ -123,11 +125,11 @@ def plan(request: Request, *, home: Path | None = None, on_progress: Progress = 
     """
     from slicelift.launcher_client import find
 
-    prepared = prepare(request, on_progress=on_progress)
+    prepared = prepare(freeze(request), on_progress=on_progress)
     try:
-        client = find(home)
-        answer = client.plan(prepared.spec)
-        missing = set(client.offer_snapshot(prepared.snapshot))
+        with find(home) as client:
+            answer = client.plan(prepared.spec)
+            missing = set(client.offer_snapshot(prepared.snapshot))
     except Unavailable as fault:
         return Plan(prepared=prepared, notes=(f"{fault.message} Position and manifest are not known.",))
     files = {item.sha256: item for item in prepared.snapshot.files if item.sha256 in missing}

@@ -20,31 +20,34 @@ _PAUSE_SECONDS = 0.5
 
 
 def deliver(
-    prepared: Prepared, promotion_id: str, *, client: Client, again: Callable[[], Client], say: Progress
+    prepared: Prepared, promotion_id: str, *, connect: Callable[[], Client], say: Progress
 ) -> RunView:
     """Upload and submit until it is accepted. A launcher that goes away in between is found or started again.
 
     Safe to repeat at any point: the store keeps what arrived, and one promotion id is one job.
     """
-    from slicelift.snapshot.store import upload
-
     until = time.monotonic() + RETRY_SECONDS
     while True:
         try:
-            started = time.perf_counter()
-            sent = upload(prepared.snapshot, prepared.project, client)
-            say(Step(name="upload", text=_upload_text(sent), seconds=time.perf_counter() - started))
-            started = time.perf_counter()
-            view = client.submit(promotion_id, prepared.spec)
+            with connect() as client:
+                return _send(prepared, promotion_id, client, say=say)
         except Unavailable as fault:
             if time.monotonic() > until:
                 raise _undelivered(fault, promotion_id) from fault
-            say(Step(name="waiting", text="The launcher went away; trying again"))
+            say(Step(name="waiting", text=f"Trying again: {fault.message}"))
             time.sleep(_PAUSE_SECONDS)
-            client = again()
-        else:
-            say(Step(name="submit", text=f"Accepted as {view.run_id}", seconds=time.perf_counter() - started))
-            return view
+
+
+def _send(prepared: Prepared, promotion_id: str, client: Client, *, say: Progress) -> RunView:
+    from slicelift.snapshot.store import upload
+
+    started = time.perf_counter()
+    sent = upload(prepared.snapshot, prepared.project, client)
+    say(Step(name="upload", text=_upload_text(sent), seconds=time.perf_counter() - started))
+    started = time.perf_counter()
+    view = client.submit(promotion_id, prepared.spec)
+    say(Step(name="submit", text=f"Accepted as {view.run_id}", seconds=time.perf_counter() - started))
+    return view
 
 
 def _undelivered(fault: Unavailable, promotion_id: str) -> Unavailable:

@@ -31,6 +31,15 @@ class Gang:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """A request with the notebook's bytes, read once: what is checked is what travels, whatever is saved later."""
+
+    request: Request
+    gang: Gang
+    content: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prepared:
     """All of a promotion that is known before the launcher has heard of it."""
 
@@ -41,13 +50,17 @@ class Prepared:
     proof: DataProof | None
 
 
-def prepare(request: Request, *, on_progress: Progress = silent) -> Prepared:
+def freeze(request: Request) -> Frozen:
+    """What can be told wrong without any work: a preset that does not fit, a notebook that is not there."""
+    checked_model_name(request.model_name or make_model_name(request.notebook.stem))
+    return Frozen(request=request, gang=_size(request), content=read_notebook(request.notebook))
+
+
+def prepare(frozen: Frozen, *, on_progress: Progress = silent) -> Prepared:
     """Check the notebook, take the snapshot, prove the data; tells the launcher nothing."""
     from slicelift.snapshot import environment, find_project
 
-    gang = _size(request)
-    # read once: what was checked is what travels, whatever is saved meanwhile
-    content = read_notebook(request.notebook)
+    request, gang, content = frozen.request, frozen.gang, frozen.content
     finding = Background(lambda: find_project(request.notebook))
     started = time.perf_counter()
     report = check(request.notebook, python=request.python, parameters=request.parameters, content=content)
@@ -191,7 +204,7 @@ def _spec(request: Request, gang: Gang, *, report: Report, snapshot: Snapshot) -
         parameters=report.overrides,
         data=snapshot.data,
         secrets=tuple(dict.fromkeys(request.secrets)),
-        model_name=checked_model_name(request.model_name or make_model_name(stem)),
+        model_name=request.model_name or make_model_name(stem),
         experiment=stem,
     )
 

@@ -97,6 +97,15 @@ class Agent:
             say(f"the launcher does not know this attempt any more: {error}")
         write_json(self._folder.delivered, {"time": time.time()})
 
+    def deliver_instead(self) -> None:
+        """Deliver in place of an agent that was killed. Without the secrets, which logs must not show, not at all."""
+        try:
+            self._secrets = preparation.fetch_secrets(self._spec, self._link, until=self._patience())
+        except NotFound:
+            write_json(self._folder.delivered, {"time": time.time()})
+            return
+        self.deliver()
+
     def _work(self) -> Verdict:
         """Prepare and run the gang. Whatever happens, there is a verdict."""
         try:
@@ -123,6 +132,7 @@ class Agent:
         preparation.make_rooms(self._folder, Path(str(self._request["checkpoints"])))
         self._secrets = preparation.fetch_secrets(self._spec, self._link, until=until)
         self._shipping()
+        preparation.check_secrets(self._spec, self._secrets)
         self._tell("Unpacking the snapshot")
         preparation.check_interpreter(self._spec)
         preparation.fetch_snapshot(self._spec, self._bulk, self._folder.workspace, until=until)
@@ -162,11 +172,6 @@ class Agent:
             )
             self._shipper.start()
         return self._shipper
-
-    def learn_secrets(self) -> None:
-        """Fetch the secrets only to mask them, when delivering in another agent's place."""
-        with suppress(SliceliftError):
-            self._secrets = preparation.fetch_secrets(self._spec, self._link, until=self._patience())
 
     def _send_files(self, exit_status: dict[str, object], *, until: float) -> bool:
         """Outputs of every attempt, models of a finished one; False when the time is up."""
@@ -237,8 +242,7 @@ class Agent:
         wish = read_object(self._folder.cancel)
         asked = self._shipper is not None and self._shipper.cancelled.is_set()
         default = "cancelled by the launcher" if asked else "ended by SIGTERM"
-        code = read_object(self._folder.gang).get("exit_code", self._gang.exit_code())
-        return cancelled(str(wish.get("reason", default)), code)
+        return cancelled(str(wish.get("reason", default)), read_object(self._folder.gang).get("exit_code"))
 
     def _patience(self) -> float:
         """Until when (monotonic seconds) a launcher that is away is waited for, from now on."""
@@ -272,8 +276,7 @@ def main(arguments: list[str]) -> None:
     processes.become_subreaper()
     agent = Agent(folder, isolated=isolated)
     if delivering:
-        agent.learn_secrets()
-        agent.deliver()
+        agent.deliver_instead()
     else:
         agent.run()
 

@@ -118,8 +118,9 @@ class Link:
         ours = isinstance(body, dict) and "code" in body
         if response.status in (404, 410) and ours:
             return NotFound(error.code, error.message, error.hint)
-        # 401: another launcher on our old port; 404 without our body: some other server there
-        if response.status in (401, 403, 404, 410, 429) or response.status in (500, 502, 503, 504):
+        # 401: another launcher on our old port; 404 without our body: some other server there;
+        # 5xx: a store that is full (507) or a fault that may pass, nothing that this call could mend
+        if response.status in (401, 403, 404, 410, 429) or response.status >= 500:
             self._find_launcher()
             return _away(f"HTTP {response.status}: {error.message}")
         return error

@@ -11,7 +11,7 @@ from slicelift.errors import UserError
 
 # MLflow's bound is 250 characters; a rank above 0 is exported as rank/<r>/<name>
 NAME_LENGTH = 240
-_LONGEST_STEP = 2**63 - 1
+LONGEST_STEP = 2**63 - 1
 _NAME = re.compile(r"[/\w.\- :]+")
 
 
@@ -64,7 +64,7 @@ def as_step(value: Any) -> int:
         step = operator.index(value)
     except TypeError as error:
         raise _wrong_step(value) from error
-    if abs(step) > _LONGEST_STEP:
+    if abs(step) > LONGEST_STEP:
         raise _wrong_step(value)
     return step
 

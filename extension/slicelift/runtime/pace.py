@@ -26,29 +26,28 @@ class Pace:
 
         Nothing about time for the first step, for more calls at the same step, and when steps go back.
         """
-        now = time.perf_counter()
-        found = self._speed(now, step, samples)
+        now, last = time.perf_counter(), self._step
+        if step == last:
+            self._samples += samples or 0.0
+            found: dict[str, float] = {}
+        else:
+            seconds, steps = now - self._time, step - last if last is not None else 0
+            self._step, self._time = step, now
+            if steps <= 0 or seconds <= 0:
+                found = {}
+            elif samples is None:
+                found = {"step_time_seconds": seconds / steps, "throughput_steps_per_second": steps / seconds}
+            else:
+                total = self._samples + samples
+                found = {
+                    "step_time_seconds": seconds / steps,
+                    "throughput_samples_per_second": total / seconds,
+                }
+            self._samples = 0.0
         if now >= self._memory_due:
             self._memory_due = now + MEMORY_SECONDS
             found.update(peak_memory())
         return found
-
-    def _speed(self, now: float, step: int, samples: float | None) -> dict[str, float]:
-        last, seconds = self._step, now - self._time
-        if step == last:
-            self._samples += samples or 0.0
-            return {}
-        self._step, self._time = step, now
-        carried, self._samples = self._samples, 0.0
-        if last is None or step < last or seconds <= 0:
-            return {}
-        steps = step - last
-        speed = {"step_time_seconds": seconds / steps}
-        if samples is None:
-            speed["throughput_steps_per_second"] = steps / seconds
-        else:
-            speed["throughput_samples_per_second"] = (carried + samples) / seconds
-        return speed
 
 
 def peak_memory() -> dict[str, float]:

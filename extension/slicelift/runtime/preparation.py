@@ -28,10 +28,18 @@ def make_rooms(folder: AttemptFolder, checkpoints: Path) -> None:
 
 
 def fetch_secrets(spec: JobSpec, link: Link, *, until: float) -> dict[str, str]:
-    """The values of the spec's secrets; waits for a launcher that is away. Raises SliceliftError otherwise."""
+    """The values of the spec's secrets, of those that are set; waits for a launcher that is away.
+
+    Raises SliceliftError when it stays away.
+    """
     found: dict[str, str] = {}
     if spec.secrets:
         _insist(lambda: found.update(link.get_json("secrets")), until=until)
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def check_secrets(spec: JobSpec, found: Mapping[str, str]) -> None:
+    """Raises Refused "secret-missing" when one of the spec's secrets is not set."""
     missing = sorted(set(spec.secrets) - set(found))
     if missing:
         raise Refused(
@@ -39,7 +47,6 @@ def fetch_secrets(spec: JobSpec, link: Link, *, until: float) -> dict[str, str]:
             f"The job asks for secrets that are not in your store: {', '.join(missing)}.",
             f"Set them with `slicelift secrets set {missing[0]}`, then `slicelift retry`.",
         )
-    return {str(name): str(value) for name, value in found.items()}
 
 
 def fetch_snapshot(spec: JobSpec, link: Link, workspace: Path, *, until: float) -> None:

@@ -144,18 +144,19 @@ def end(
     limit_seconds: float = 10.0,
     gently: Callable[[list[Process]], list[Process]] = lambda found: found,
 ) -> Ending:
-    """SIGTERM to `gently(found)`, `grace_seconds` of patience, then SIGKILL until two searches find nothing.
+    """SIGTERM and `grace_seconds` of patience for `gently(found)`, then SIGKILL until two searches find nothing.
 
     A stopped process gets SIGCONT with the SIGTERM so that it can act on it. What still lives after
     `limit_seconds` of killing (a process in uninterruptible sleep) is named in `left`.
     """
     seen: set[tuple[int, int]] = set()
     if grace_seconds > 0:
-        found = _note(search(), seen)
-        for process in gently(found):
+        until = time.monotonic() + grace_seconds
+        for process in gently(_note(search(), seen)):
             send(process, signal.SIGTERM)
             send(process, signal.SIGCONT)
-        _wait_empty(search, seen, time.monotonic() + grace_seconds)
+        while time.monotonic() < until and gently(_note(search(), seen)):
+            time.sleep(0.05)
     left = _kill_all(search, seen, time.monotonic() + limit_seconds)
     return Ending(found=len(seen), left=tuple(str(process) for process in left))
 
@@ -224,11 +225,6 @@ def _with_descendants(everyone: dict[int, Process], roots: set[int]) -> set[int]
 def _note(found: list[Process], seen: set[tuple[int, int]]) -> list[Process]:
     seen.update(process.key for process in found)
     return found
-
-
-def _wait_empty(search: Callable[[], list[Process]], seen: set[tuple[int, int]], until: float) -> None:
-    while time.monotonic() < until and _note(search(), seen):
-        time.sleep(0.05)
 
 
 def _kill_all(search: Callable[[], list[Process]], seen: set[tuple[int, int]], until: float) -> list[Process]:

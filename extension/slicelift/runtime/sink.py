@@ -10,7 +10,7 @@ import threading
 from operator import itemgetter
 from typing import Any
 
-from slicelift.runtime.metrics import as_float, as_samples, as_step, check_name
+from slicelift.runtime.metrics import LONGEST_STEP, as_float, as_samples, as_step, check_name
 from slicelift.runtime.pace import Pace
 from slicelift.runtime.spool import Spool, inside
 from slicelift.runtime.world import world
@@ -50,6 +50,36 @@ def note(kind: str, **body: Any) -> bool:
     return (_sink or _make()).note(kind, body)
 
 
+class Shape:
+    """What is kept for calls with the same metrics: so rare ones are told apart, and written by a template."""
+
+    __slots__ = ("_last", "_templates", "names", "past")
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.past: list[tuple[int, int, dict[str, float]]] = []
+        self._templates: dict[tuple[str, ...], str] = {}
+        self._last: tuple[list[str], str] = ([], "")
+
+    def body(self, step: int, metrics: dict[str, float]) -> str:
+        """The event as JSON; the names in `metrics` are those of the shape and what log() has added."""
+        # one load: a signal handler that logs may turn the shape to other names in the middle of this
+        names, template = self._last
+        # lists compare by the identity of what they hold: unlike a hash, that touches none of the names
+        if list(metrics) != names:
+            template = self._turn_to(tuple(metrics))
+        return template % (step, *metrics.values())
+
+    def _turn_to(self, names: tuple[str, ...]) -> str:
+        template = self._templates.get(names)
+        if template is None:
+            template = '"s": %d, "m": {' + ", ".join(f"{json.dumps(name)}: %r" for name in names) + "}"
+            if len(self._templates) < SHAPES:
+                self._templates[names] = template
+        self._last = (list(names), template)
+        return template
+
+
 class Sink:
     """The metrics of one process; `spool` is None outside a job."""
 
@@ -58,33 +88,41 @@ class Sink:
         # reentrant: a signal handler that logs may interrupt a call in the same thread
         self._lock = threading.RLock()
         self._pace = Pace()
-        self._known: set[str] = set()
-        # by the names of a call: how it is written
-        self._templates: dict[tuple[str, ...], str] = {}
         self._step: int | None = None
         self._calls = 0
-        # by the names of a call, so that thinning the frequent ones leaves the rare ones alone
-        self._past: dict[tuple[str, ...], list[tuple[int, int, dict[str, float]]]] = {}
+        self._shape = Shape([])
+        self._shapes: dict[tuple[str, ...], Shape] = {}
 
     def log(self, step: int | None, samples: float | None, metrics: dict[str, Any]) -> None:
-        """See the function of the same name. Takes `metrics` over."""
-        for name, value in metrics.items():
+        """See the function of the same name. Takes `metrics` over.
+
+        Few calls and few objects: after a training step nothing is in the cache, and a call costs by what it touches.
+        """
+        for value in metrics.values():
             if type(value) is not float:
-                metrics[name] = as_float(name, value)
-        if not metrics.keys() <= self._known:
-            for name in metrics:
-                check_name(name)
-            self._known.update(metrics)
-        given = None if step is None else as_step(step)
-        count = None if samples is None else as_samples(samples)
+                metrics = {name: as_float(name, value) for name, value in metrics.items()}
+                break
+        shape = self._shape
+        if list(metrics) != shape.names:
+            shape = self._shape = self._find_shape(metrics)
+        if type(step) is not int or not -LONGEST_STEP <= step <= LONGEST_STEP:
+            step = None if step is None else as_step(step)
+        if samples is not None:
+            samples = as_samples(samples)
         with self._lock:
-            number = self._advance(given)
-            for name, value in self._pace.measure(number, count).items():
-                metrics.setdefault(name, value)
-            names = tuple(metrics)
-            self._remember(names, number, metrics)
+            if step is None:
+                step = 0 if self._step is None else self._step + 1
+            self._step = step
+            metrics = {**self._pace.measure(step, samples), **metrics}
+            self._calls += 1
+            shape.past.append((self._calls, step, metrics))
+            if len(shape.past) >= REMEMBERED:
+                del shape.past[::2]  # the newest is at an odd place and stays
             if self.spool and metrics:
-                self.spool.append("m", self._body(names, number, metrics), points=len(names))
+                # json writes NaN and Infinity, %r does not
+                finite = math.isfinite(sum(metrics.values()))
+                body = shape.body(step, metrics) if finite else inside({"s": step, "m": metrics})
+                self.spool.append("m", body, points=len(metrics))
 
     def note(self, kind: str, body: dict[str, Any]) -> bool:
         """See the function of the same name."""
@@ -105,35 +143,22 @@ class Sink:
             values.update(metrics)
         return self._step, values
 
-    def _advance(self, given: int | None) -> int:
-        if given is None:
-            given = 0 if self._step is None else self._step + 1
-        self._step = given
-        return given
-
-    def _body(self, names: tuple[str, ...], step: int, metrics: dict[str, float]) -> str:
-        """The event as JSON, by a template per set of names: most of the time of a log() call is spent here."""
-        if not math.isfinite(sum(metrics.values())):
-            return inside({"s": step, "m": metrics})  # json writes NaN and Infinity, %r does not
-        template = self._templates.get(names)
-        if template is None:
-            template = '"s": %d, "m": {' + ", ".join(f"{json.dumps(name)}: %r" for name in names) + "}"
-            if len(self._templates) < SHAPES:
-                self._templates[names] = template
-        return template % (step, *metrics.values())
-
-    def _remember(self, names: tuple[str, ...], step: int, metrics: dict[str, float]) -> None:
-        """Keep the call as it is: the hot path pays for one tuple, not for one list per metric."""
-        self._calls += 1
-        shape = names if len(self._past) < SHAPES or names in self._past else ()
-        past = self._past.setdefault(shape, [])
-        past.append((self._calls, step, metrics))
-        if len(past) >= REMEMBERED:
-            del past[::2]  # the newest is at an odd place and stays
+    def _find_shape(self, metrics: dict[str, float]) -> Shape:
+        """Raises UserError when a name is wrong."""
+        names = tuple(metrics)
+        found = self._shapes.get(names)
+        if found is None:
+            for name in names:
+                check_name(name)
+            if len(self._shapes) >= SHAPES:  # a script with that many is better off without being told apart
+                names = ()
+                found = self._shapes.get(names)
+            found = found or self._shapes.setdefault(names, Shape(list(names)))
+        return found
 
     def _in_order(self) -> list[tuple[int, int, dict[str, float]]]:
         with self._lock:
-            calls = [call for past in self._past.values() for call in past]
+            calls = [call for shape in list(self._shapes.values()) for call in shape.past]
         return sorted(calls, key=itemgetter(0))
 
 

@@ -54,6 +54,8 @@ class Spool:
         self._lock = threading.RLock()
         self._waiting: deque[_Event] = deque()
         self._busy = False
+        # an open segment, nothing dropped, nothing in flight, no strain: the next call takes the short way
+        self._calm = False
         self._fd = -1
         self._segment = 0
         self._size = 0
@@ -82,7 +84,7 @@ class Spool:
                 return True
             self._busy = True
             try:
-                kept = self._put((kind, body, points))
+                kept = (self._calm and self._append_calmly(kind, body)) or self._put((kind, body, points))
                 while self._waiting:
                     self._put(self._waiting.popleft())
             finally:
@@ -99,12 +101,34 @@ class Spool:
 
     def abandon(self) -> None:
         """Close the descriptor without a word: for a forked child, whose parent owns the stream."""
+        self._calm = False
         if self._fd >= 0:
             # in this order: an exception from a signal handler may come between the two
             handle, self._fd = self._fd, -1
             os.close(handle)
 
+    def _append_calmly(self, kind: str, body: str) -> bool:
+        """All of an undisturbed write in one frame, since after a training step no code is in the cache.
+
+        False when the disk took nothing: then `_put` tries, and knows what to do.
+        """
+        number = self._written + 1
+        data = f'{{"q": {number}, "t": {time.time():.3f}, "k": "{kind}", {body}}}\n'.encode()
+        size = len(data)
+        self._calm, self._in_flight = False, (size, 1)
+        try:
+            whole = os.write(self._fd, data) == size
+        except OSError:
+            return False
+        if whole:
+            self._in_flight = None
+            self._written = number
+            self._size += size
+            self._calm = self._size < self._limits.segment_bytes
+        return whole
+
     def _put(self, event: _Event | None) -> bool:
+        self._calm = False
         points = event[2] if event else 0
         if (self._blocked_until or self._keep_one_of != 1) and not self._admits(points):
             self._dropped += points
@@ -112,6 +136,8 @@ class Spool:
         try:
             if self._in_flight:
                 self._settle()
+            if self._size >= self._limits.segment_bytes:
+                self.abandon()
             self._write(self._lines(event))
         except OSError as error:
             if error.errno == errno.EBADF:  # the script closed descriptors that are not its own
@@ -119,6 +145,7 @@ class Spool:
             self._dropped += points
             self._blocked_until = time.monotonic() + RETRY_SECONDS
             return False
+        self._calm = self._keep_one_of == 1 and self._size < self._limits.segment_bytes
         return True
 
     def _admits(self, points: int) -> bool:
@@ -153,8 +180,6 @@ class Spool:
             self._settle()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._count(len(data), len(lines))
-        if self._size >= self._limits.segment_bytes:
-            self.abandon()
 
     def _count(self, size: int, lines: int) -> None:
         self._in_flight = None

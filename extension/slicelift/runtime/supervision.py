@@ -62,10 +62,6 @@ class Gang:
         processes.reap_orphans(spare=(self._child.pid,) if self._child else ())
         return ending
 
-    def exit_code(self) -> int | None:
-        """The exit code of the ended gang; None when it never started or could not be ended."""
-        return self._child.poll() if self._child else None
-
     def ranks(self) -> list[dict[str, Any]]:
         """`{rank, pid, state}` of every rank that has started."""
         found = []
@@ -88,9 +84,10 @@ class Gang:
         return found
 
     def _but_torchrun(self, found: list[Process]) -> list[Process]:
-        """torchrun would pass the signal on to ranks that have it already; it ends when they do."""
+        """Whose end is worth waiting for. torchrun's is not: it would signal its ranks a second time, and
+        takes seconds to tell of their end."""
         pid = self._child.pid if self._child else -1
-        return [process for process in found if process.pid != pid] or found
+        return [process for process in found if process.pid != pid]
 
     def _write_seen(self) -> None:
         """Note who descends from us: if we are killed, those that hide are still found."""
@@ -102,12 +99,12 @@ class Gang:
                 write_json(self._folder.seen, sorted(seen))
 
 
-def _own_key() -> tuple[int, int]:
-    own = processes.look(os.getpid())
-    return own.key if own else (os.getpid(), 0)
-
-
 def free_bytes(path: Path) -> int:
     """What a user may still write on the disk of `path`."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
+
+
+def _own_key() -> tuple[int, int]:
+    own = processes.look(os.getpid())
+    return own.key if own else (os.getpid(), 0)

@@ -17,6 +17,7 @@ from typing import Any
 from slicelift._version import __version__
 from slicelift.errors import SliceliftError
 from slicelift.launcher_client import default_home
+from sqlalchemy.exc import SQLAlchemyError
 from tornado.httpserver import HTTPServer
 from tornado.web import Application as WebApplication
 from traitlets import Bool, Dict, Enum, Float, Int, List, Unicode
@@ -87,7 +88,9 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
         logging.basicConfig(
             stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
-        logging.getLogger("httpx").setLevel(logging.WARNING)
+        # one line per call would be twenty a second per job
+        for name in ("httpx", "tornado.access"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         with Home(Path(self.home) if self.home else default_home()) as home:
             self.load_config_file("launcher_config", path=str(home.root))
             asyncio.run(self._serve(home))
@@ -191,8 +194,9 @@ async def _go_down(home: Home, services: Services, *, server: HTTPServer) -> Non
     await server.close_all_connections()
     try:
         await services.call(services.ingest.checkpoint)
-    except (SliceliftError, OSError):
+    except (SliceliftError, SQLAlchemyError, OSError):
         _log.exception("The last points were not folded; they are in the log and will be at the next start.")
     await services.call(services.tracker.stop)
-    services.pool.shutdown(wait=False, cancel_futures=True)
+    for pool in (services.pool, services.backend_pool):
+        pool.shutdown(wait=False, cancel_futures=True)
     services.ledger.close()

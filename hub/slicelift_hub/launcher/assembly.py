@@ -26,6 +26,8 @@ from slicelift_hub.launcher.tracker import MlflowTracker, NoTracker, Tracker
 from slicelift_hub.launcher.vault import Vault
 from slicelift_hub.leases import Item
 
+_BACKEND_THREADS = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -54,6 +56,7 @@ async def assemble(
     stop: Callable[[bool], None],
 ) -> Services:
     """Every part, in order, with the ledger replayed; nothing runs yet."""
+    # long: one list of parts, which reads worse in pieces
     loop = asyncio.get_running_loop()
     ledger = await call_in(pool, Ledger, home / "ledger.db")
     pools = await call_in(pool, ledger.declare_inventory, settings.inventory)
@@ -69,10 +72,12 @@ async def assemble(
     publish = partial(_publish_points, loop, broker)
     ingest = Ingest(ledger, publish=publish, exported=not tracker.exports)
     await call_in(pool, ingest.replay)
+    backend_pool = ThreadPoolExecutor(_BACKEND_THREADS, thread_name_prefix="backend")
     dispatch = Dispatch(
         ledger,
         backend,
         call=partial(call_in, pool),
+        ask=partial(call_in, backend_pool),
         changed=announcer.changed,
         make_attempt=partial(make_attempt, settings.url, settings.key),
         pace=Pace(poll=settings.poll_seconds),
@@ -84,6 +89,7 @@ async def assemble(
         key=settings.key,
         limits=Limits(upload_bytes=settings.upload_limit_bytes),
         pool=pool,
+        backend_pool=backend_pool,
         authenticators=(LocalToken(settings.token, owner=whoami()), AttemptTokens(ledger.attempt_of_token)),
         ledger=ledger,
         store=store,

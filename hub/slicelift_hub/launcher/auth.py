@@ -29,10 +29,14 @@ class Principal:
 
 
 class Authenticator(Protocol):
-    """One kind of token. Called in a worker thread."""
+    """One kind of token."""
+
+    def recall(self, token: str) -> Principal | None:
+        """Like `authenticate`, from memory alone: never blocks, and None may just mean not now."""
+        ...
 
     def authenticate(self, token: str) -> Principal | None:
-        """Whose token this is; None when it is none of this kind."""
+        """Whose token this is; None when it is none of this kind. May block: called in a worker thread."""
         ...
 
 
@@ -42,6 +46,10 @@ class LocalToken:
     def __init__(self, token: str, *, owner: str) -> None:
         self._token = token.encode()
         self._principal = Principal(owner=owner)
+
+    def recall(self, token: str) -> Principal | None:
+        """See `Authenticator`."""
+        return self.authenticate(token)
 
     def authenticate(self, token: str) -> Principal | None:
         """See `Authenticator`. Compared in constant time."""
@@ -55,16 +63,19 @@ class AttemptTokens:
         self._find = find
         self._known: dict[str, Principal] = {}
 
-    def authenticate(self, token: str) -> Principal | None:
+    def recall(self, token: str) -> Principal | None:
         """See `Authenticator`. Who a token belongs to never changes, so it is remembered."""
-        known = self._known.get(token)
-        if known is None and token.startswith("a-"):
-            row = self._find(token)
-            if row is not None:
-                if len(self._known) >= _REMEMBERED:
-                    self._known.clear()
-                known = self._known[token] = Principal(owner=row.owner, attempt=row)
-        return known
+        return self._known.get(token)
+
+    def authenticate(self, token: str) -> Principal | None:
+        """See `Authenticator`."""
+        row = self._find(token) if token.startswith("a-") else None
+        if row is None:
+            return None
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[token] = Principal(owner=row.owner, attempt=row)
+        return self._known[token]
 
 
 def make_attempt_token(key: str, attempt_id: str) -> str:

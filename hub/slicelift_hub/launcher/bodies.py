@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from slicelift.errors import UserError
-from slicelift.models import from_dict
+from slicelift.models import from_dict, type_hints
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def _misfit(hint: Any, value: object, name: str) -> str:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, dict):
             return f"{name} is {type(value).__name__}, not an object"
-        hints = typing.get_type_hints(hint)
+        hints = type_hints(hint)
         found = (_misfit(kind, value[key], f"{name}.{key}") for key, kind in hints.items() if key in value)
         return next(filter(None, found), "")
     return "" if _fits(hint, value) else f"{name} is {type(value).__name__}, not {hint}"

@@ -12,7 +12,7 @@ from slicelift.errors import SliceliftError
 from sqlalchemy.exc import SQLAlchemyError
 
 from slicelift_hub.launcher.ledger_runs import DELIVERING
-from slicelift_hub.launcher.services import Services
+from slicelift_hub.launcher.services import Services, call_in
 
 CHECKPOINT_SECONDS = 2.0
 # a checkpoint that takes long is made less often, so that it never costs more than this share of the time
@@ -28,7 +28,7 @@ def start_chores(
 
     async def tidy() -> float:
         await services.call(services.logs.sweep, older_than_seconds=log_retention_seconds)
-        await services.call(_discard, services, keep_attempt_seconds, log_retention_seconds)
+        await call_in(services.backend_pool, _discard, services, keep_attempt_seconds, log_retention_seconds)
         return TIDY_SECONDS
 
     async def checkpoint() -> float:

@@ -21,6 +21,7 @@ from slicelift.models import Failure, JobStatus, Status
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_rows import AttemptRow
 from slicelift_hub.launcher.ledger_runs import DELIVERING
+from slicelift_hub.leases import Item
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -43,16 +44,20 @@ class Pace:
 
 @dataclass(kw_only=True)
 class _Drive:
-    """One attempt under way. `over_since`, `unknown_since`: when the backend first said so."""
+    """One attempt under way. `over_since`, `unknown_since`: when the backend first said so; `seen`: what it said last."""
 
     task: asyncio.Task[None] | None = None
     poke: asyncio.Event
     over_since: float | None = None
     unknown_since: float | None = None
+    seen: JobStatus | None = None
 
 
 class Dispatch:
-    """Used on the event loop. `call` runs a blocking function in a thread; `changed` is told run ids."""
+    """Used on the event loop. `call` runs functions of the ledger in a thread, `ask` those of the backend.
+
+    `changed` is told the ids of runs whose view changed.
+    """
 
     def __init__(
         self,
@@ -60,13 +65,15 @@ class Dispatch:
         backend: Backend,
         *,
         call: Call,
+        ask: Call,
         changed: Callable[[str], None],
-        make_attempt: Callable[[AttemptRow, str | None], Attempt],
+        make_attempt: Callable[[AttemptRow, list[Item]], Attempt],
         pace: Pace,
     ) -> None:
         self._ledger = ledger
         self._backend = backend
         self._call = call
+        self._ask = ask
         self._changed = changed
         self._make_attempt = make_attempt
         self._pace = pace
@@ -175,9 +182,8 @@ class Dispatch:
     async def _submit(self, row: AttemptRow) -> bool:
         """Hand it to the backend. A refusal ends the attempt; an absent part is tried again."""
         held = await self._call(self._ledger.held, row.attempt_id)
-        uuid = next((item.uuid for item in held if item.pool == row.spec.slice and item.uuid), None)
         try:
-            handle = await self._call(self._backend.submit, row.spec, self._make_attempt(row, uuid))
+            handle = await self._ask(self._backend.submit, row.spec, self._make_attempt(row, held))
         except Unavailable:
             raise
         except SliceliftError as error:
@@ -191,10 +197,13 @@ class Dispatch:
         return False
 
     async def _look(self, row: AttemptRow, drive: _Drive) -> bool:
-        status: JobStatus = await self._call(self._backend.status, row.handle)
+        status: JobStatus = await self._ask(self._backend.status, row.handle)
         now = time.monotonic()
         if status.status == Status.UNKNOWN:
             return await self._handle_unknown(row, drive, status)
+        if status == drive.seen and status.status == row.status:
+            return False
+        drive.seen = status
         drive.unknown_since = None
         if status.status.terminal and status.phase == DELIVERING:
             drive.over_since = drive.over_since or now
@@ -215,13 +224,13 @@ class Dispatch:
 
     async def _cancel(self, row: AttemptRow) -> bool:
         """End it and believe only the proof. A job that had finished by itself before stays FINISHED."""
-        proof = await self._call(self._backend.cancel, row.handle, reason=row.cancel)
+        proof = await self._ask(self._backend.cancel, row.handle, reason=row.cancel)
         if not proof.gone:
             message = f"Still alive: {', '.join(proof.left)}. Trying again."
             await self._observe(row, JobStatus(status=Status.CANCELLING, reason=row.cancel, message=message))
             await asyncio.sleep(self._pace.retry)
             return False
-        seen: JobStatus = await self._call(self._backend.status, row.handle)
+        seen: JobStatus = await self._ask(self._backend.status, row.handle)
         if seen.status == Status.FINISHED:
             return await self._observe(row, seen)
         killed = JobStatus(

@@ -28,12 +28,13 @@ class Event:
 
 
 class Watcher:
-    """One open stream. `runs` None: all of the owner's. `dropped` once it fell too far behind."""
+    """One open stream. `runs` None: all of the owner's. `drop` ends it when it falls too far behind."""
 
-    def __init__(self, owner: str, runs: frozenset[str] | None) -> None:
+    def __init__(self, owner: str, runs: frozenset[str] | None, *, drop: Callable[[], None]) -> None:
         self.owner = owner
         self.runs = runs
         self.dropped = False
+        self._drop = drop
         self._pending: deque[bytes] = deque()
         self._size = 0
         self._news = asyncio.Event()
@@ -44,10 +45,15 @@ class Watcher:
 
     def put(self, text: bytes) -> None:
         """Queue one piece of the stream; a watcher that does not read is given up instead."""
+        if self.dropped:
+            return
         self._pending.append(text)
         self._size += len(text)
-        self.dropped = self.dropped or self._size > PENDING_BYTES
         self._news.set()
+        if self._size > PENDING_BYTES:
+            self.dropped = True
+            self._pending.clear()
+            self._drop()
 
     async def take(self, timeout_seconds: float) -> bytes:
         """Everything queued, or b"" when nothing comes in time."""
@@ -85,15 +91,14 @@ class Broker:
             if watcher.wants(owner, run_id):
                 watcher.put(text)
 
-    def subscribe(self, owner: str, runs: frozenset[str] | None, *, last_id: str) -> tuple[Watcher, bool]:
-        """(the watcher, whether it missed nothing since `last_id`). What it missed is queued already."""
-        watcher = Watcher(owner, runs)
+    def subscribe(self, watcher: Watcher, *, last_id: str) -> bool:
+        """Whether the watcher missed nothing since `last_id`; what it missed is queued already."""
         missed = self._after(last_id)
         for event in missed or ():
             if watcher.wants(event.owner, event.run_id):
                 watcher.put(event.text)
         self._watchers.add(watcher)
-        return watcher, missed is not None
+        return missed is not None
 
     def unsubscribe(self, watcher: Watcher) -> None:
         """It went away."""

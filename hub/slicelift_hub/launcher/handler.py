@@ -80,10 +80,11 @@ class Handler(RequestHandler):
         cast("HTTP1Connection", self.request.connection).set_max_body_size(_DRAINED_BYTES)
         length = self.request.headers.get("Content-Length", "0")
         try:
-            self._check_size(int(length) if length.isdecimal() else 0)
             await self.open_body()
+            self._check_size(int(length) if length.isdecimal() else 0)
         except SliceliftError as error:
             self._fault = error
+            await self._abort_sink()
         self._prepared = True
 
     async def open_body(self) -> None:
@@ -188,9 +189,8 @@ class Handler(RequestHandler):
     async def _authenticate(self) -> None:
         kind, _, token = self.request.headers.get("Authorization", "").partition(" ")
         found = None
-        for authenticator in self.services.authenticators:
-            if kind.lower() in ("token", "bearer") and found is None:
-                found = await self.services.call(authenticator.authenticate, token.strip())
+        if kind.lower() in ("token", "bearer"):
+            found = self._recall(token.strip()) or await self.services.call(self._look_up, token.strip())
         if found is None:
             raise make_not_signed_in()
         self.principal = found
@@ -201,6 +201,12 @@ class Handler(RequestHandler):
             )
         if found.attempt is not None and found.attempt.attempt_id != self.path_args[0]:
             raise NotFound("attempt-unknown", f"There is no attempt {self.path_args[0]} of yours.")
+
+    def _recall(self, token: str) -> Principal | None:
+        return next(filter(None, (each.recall(token) for each in self.services.authenticators)), None)
+
+    def _look_up(self, token: str) -> Principal | None:
+        return next(filter(None, (each.authenticate(token) for each in self.services.authenticators)), None)
 
 
 class UnknownHandler(Handler):

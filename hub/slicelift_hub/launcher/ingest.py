@@ -216,8 +216,7 @@ def _fold_line(into: _Folded, rank: int, line: Line, points: list[list[Any]]) ->
     step = line.get("s")
     into.live.touch(rank, time=time, step=step if type(step) is int else None)
     if kind == "m":
-        for key, value in line["m"].items():
-            _fold_point(into, (rank, key), (int(step or 0), time, float(value)), points)
+        _fold_metrics(into, rank, line["m"], step=int(step or 0), time=time, points=points)
     elif kind in ("param", "tag"):
         into.live.set_words(kind, line["p"])
     elif kind == "checkpoint":
@@ -226,15 +225,17 @@ def _fold_line(into: _Folded, rank: int, line: Line, points: list[list[Any]]) ->
         into.live.dropped += int(line["n"])
 
 
-def _fold_point(into: _Folded, place: tuple[int, str], point: Point, points: list[list[Any]]) -> None:
-    rank, key = place
-    fold = into.folds.get(place)
-    if fold is None:
-        if len(into.folds) >= MAX_SERIES or not 0 < len(key) <= _LONGEST_KEY:
+def _fold_metrics(
+    into: _Folded, rank: int, metrics: dict[str, Any], *, step: int, time: float, points: list[list[Any]]
+) -> None:
+    for key, given in metrics.items():
+        value, place = float(given), (rank, key)
+        fold = into.folds.get(place) or Fold()
+        if not fold.count and (len(into.folds) >= MAX_SERIES or not 0 < len(key) <= _LONGEST_KEY):
             into.live.dropped += 1
-            return
-        fold = into.folds[place] = Fold()
-    fold.add(*point)
-    into.changed.add(place)
-    into.live.set_metric(rank, key, step=point[0], time=point[1], value=point[2])
-    points.append([key, *shown(point)])
+            continue
+        fold.add(step, time, value)
+        into.folds[place] = fold
+        into.changed.add(place)
+        into.live.set_metric(rank, key, step=step, time=time, value=value)
+        points.append([key, step, time, value if value - value == 0 else exact(value)])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slicelift.errors import SliceliftError
+from sqlalchemy.exc import DatabaseError
 
 from slicelift_hub import leases
 from slicelift_hub.database import open_database, writing
@@ -25,11 +26,19 @@ class Ledger(RunRows, ViewRows, EventRows, ExportRows, AssetRows):
     """See the module."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or makes the database. Raises `ledger-format` when another version of slicelift made it."""
+        """Opens or makes the database.
+
+        Raises `ledger-format` when another version of slicelift made it, `ledger-damaged` when it is none.
+        """
         super().__init__(open_database(path))
-        with writing(self.engine) as connection:
-            tables.metadata.create_all(connection)
-            leases.metadata.create_all(connection)
+        try:
+            with writing(self.engine) as connection:
+                tables.metadata.create_all(connection)
+                leases.metadata.create_all(connection)
+        except DatabaseError as error:
+            message = f"The ledger's database {path} cannot be read: {error.orig}."
+            hint = "Restore it, or move it away to begin a new one; models and metrics in MLflow stay."
+            raise SliceliftError("ledger-damaged", message, hint) from error
         self._check_format(path)
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slicelift_hub.launcher import routes_agent, routes_files, routes_jobs, routes_service
 from slicelift_hub.launcher.handler import Handler
+from slicelift_hub.launcher.passthrough import PassthroughHandler
 
 _RUN = r"([rp]-[a-z0-9]{1,40})"
 _ATTEMPT = r"(r-[a-z0-9]{1,40}-[0-9]{1,6})"
@@ -40,6 +41,7 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     (rf"/attempts/{_ATTEMPT}/blobs/([0-9a-f]{{64}})", routes_agent.AgentBlobHandler),
     (rf"/attempts/{_ATTEMPT}/models", routes_agent.AgentModelsHandler),
     (rf"/attempts/{_ATTEMPT}/state", routes_agent.AgentStateHandler),
+    (rf"/attempts/{_ATTEMPT}/mlflow/(.+)", PassthroughHandler),
 )
 
 

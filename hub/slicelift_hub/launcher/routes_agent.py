@@ -98,8 +98,8 @@ class BlobHandler(AgentHandler):
 
     async def commit(self) -> bool:
         """Put the file in place; whether it is new."""
+        self.check_body()
         try:
-            self.check_body()
             return await self.services.call(self.writer.commit)
         finally:
             await self.services.call(self.writer.abort)

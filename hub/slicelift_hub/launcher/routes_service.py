@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 from slicelift.models import RunView, to_dict
 from tornado.iostream import StreamClosedError
 
@@ -10,6 +12,9 @@ from slicelift_hub.launcher.events import Watcher
 from slicelift_hub.launcher.handler import ANYONE, Handler
 from slicelift_hub.launcher.names import check_alias
 from slicelift_hub.launcher.routes_jobs import find_run, make_capacity
+
+if TYPE_CHECKING:
+    from tornado.http1connection import HTTP1Connection
 
 QUIET_SECONDS = 15.0
 
@@ -53,8 +58,8 @@ class EventsHandler(Handler):
         self.set_header("X-Accel-Buffering", "no")
         runs = frozenset(view.run_id for view in views) if idents else None
         last_id = self.request.headers.get("Last-Event-ID", "")
-        watcher, whole = self.services.broker.subscribe(self.principal.owner, runs, last_id=last_id)
-        self.watcher = watcher
+        watcher = self.watcher = Watcher(self.principal.owner, runs, drop=self._cut)
+        whole = self.services.broker.subscribe(watcher, last_id=last_id)
         try:
             if not whole:
                 await self._begin(views, was_here=bool(last_id))
@@ -65,6 +70,11 @@ class EventsHandler(Handler):
             return
         finally:
             self.services.broker.unsubscribe(watcher)
+
+    def _cut(self) -> None:
+        """Close the connection of a watcher that does not read: its own task hangs in a write."""
+        connection = cast("HTTP1Connection", self.request.connection)
+        connection.close()
 
     async def _begin(self, views: list[RunView], *, was_here: bool) -> None:
         make_first = self.services.broker.make_first

@@ -24,6 +24,7 @@ from slicelift_hub.launcher.series import exact
 from slicelift_hub.launcher.store import Store
 from slicelift_hub.launcher.tracker import Tracker
 from slicelift_hub.launcher.vault import Vault
+from slicelift_hub.leases import GPUS, Item
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,7 +42,10 @@ class Limits:
 
 @dataclass(kw_only=True)
 class Services:
-    """One launcher. `stop` begins its end and returns at once; `keep_jobs` lets jobs go on."""
+    """One launcher. `stop` begins its end and returns at once; its argument is whether jobs go on.
+
+    Backends have threads of their own: cancels that wait for processes to end must not hold up calls.
+    """
 
     version: str
     instance: str
@@ -49,6 +53,7 @@ class Services:
     key: str
     limits: Limits
     pool: ThreadPoolExecutor
+    backend_pool: ThreadPoolExecutor
     authenticators: Sequence[Authenticator]
     ledger: Ledger
     store: Store
@@ -88,8 +93,8 @@ class Services:
         return make_attempt_token(self.key, attempt_id)
 
 
-def make_attempt(url: str, key: str, row: AttemptRow, slice_uuid: str | None) -> Attempt:
-    """What the backend needs beside the spec, from the launcher's address and key."""
+def make_attempt(url: str, key: str, row: AttemptRow, held: Sequence[Item]) -> Attempt:
+    """What the backend needs beside the spec: from the launcher's address and key, and what was leased."""
     return Attempt(
         attempt_id=row.attempt_id,
         run_id=row.run_id,
@@ -97,7 +102,8 @@ def make_attempt(url: str, key: str, row: AttemptRow, slice_uuid: str | None) ->
         attempt=row.attempt,
         launcher_url=url,
         token=make_attempt_token(key, row.attempt_id),
-        slice_uuid=slice_uuid,
+        slice_uuid=next((item.uuid for item in held if item.pool == row.spec.slice and item.uuid), None),
+        gpus=tuple(int(item.uuid) for item in held if item.pool == GPUS),
     )
 
 

@@ -226,18 +226,18 @@ class Bench:
         self.handles.append(handle)
         return handle
 
-    def wait(self, handle: str, wanted: Callable[[JobStatus], bool], seconds: float = 60.0) -> JobStatus:
+    def wait(self, handle: str, wanted: Callable[[JobStatus], bool], seconds: float = 120.0) -> JobStatus:
         until = time.monotonic() + seconds
         while not wanted(status := self.local.status(handle)):
             assert time.monotonic() < until, (status, self.log(handle))
             time.sleep(0.02)
         return status
 
-    def wait_ended(self, handle: str, seconds: float = 60.0) -> JobStatus:
+    def wait_ended(self, handle: str, seconds: float = 120.0) -> JobStatus:
         """Until the job is over and everything is delivered."""
         return self.wait(handle, lambda status: status.phase == "ended", seconds)
 
-    def wait_for(self, what: Callable[[], Any], seconds: float = 30.0) -> Any:
+    def wait_for(self, what: Callable[[], Any], seconds: float = 120.0) -> Any:
         until = time.monotonic() + seconds
         while not (found := what()):
             assert time.monotonic() < until, [self.log(handle) for handle in self.handles]

@@ -121,9 +121,9 @@ def test_cancel_of_a_stopped_agent(bench: Any) -> None:
 
 @pytest.mark.parametrize("asked", ["status", "cancel"])
 def test_a_killed_agent_leaves_no_process_and_an_end(bench: Any, launcher: Any, asked: str) -> None:
-    handle = bench.submit(
-        HIDING + "import slicelift\nslicelift.log(loss=1.0)\nprint('begun', flush=True)\n" + SLEEP
-    )
+    launcher.secrets = {"KEY": "hunter22"}
+    script = "import slicelift\nslicelift.log(loss=1.0)\nprint('begun', os.environ['KEY'], flush=True)\n"
+    handle = bench.submit(HIDING + script + SLEEP, secrets=("KEY",))
     pid = hidden_pid(bench, handle)
     bench.wait_for(lambda: str(pid) in (bench.root(handle) / "processes.json").read_text())
     launcher.away()
@@ -138,7 +138,7 @@ def test_a_killed_agent_leaves_no_process_and_an_end(bench: Any, launcher: Any, 
     launcher.back()
     bench.wait_ended(handle)
     assert launcher.points("loss") == {0: [1.0]}
-    assert launcher.logs["0"] == b"begun\n"
+    assert launcher.logs["0"] == b"begun ***\n"
     assert launcher.states[-1]["exit"]["reason"] == expected[1]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slicelift.errors import NotFound, Unavailable
+from slicelift.errors import NotFound, Unavailable, UserError
 from slicelift.runtime.delivery import Outputs
 from slicelift.runtime.folder import AttemptFolder
 from slicelift.runtime.link import Link
@@ -115,6 +115,8 @@ def test_a_launcher_that_lost_log_bytes_gets_them_again(
         (404, "<html>", Unavailable),
         (401, {"code": "denied"}, Unavailable),
         (503, {"code": "x"}, Unavailable),
+        (507, {"code": "store-full"}, Unavailable),
+        (413, {"code": "too-large"}, UserError),
     ],
 )
 def test_what_an_answer_means(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import subprocess
 import sys
 import time
@@ -71,10 +72,11 @@ def test_long_histories_are_thinned_but_rare_metrics_and_the_newest_point_stay(
 def test_many_different_sets_of_names_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinking, "REMEMBERED", 50)
     monkeypatch.setattr(sinking, "SHAPES", 4)
+    monkeypatch.setattr(pacing, "MEMORY_SECONDS", 1e9)
     sink = Sink(None)
     for step in range(500):
         sink.log(step, None, {f"metric {step}": 1.0})
-    assert sum(len(past) for past in sink._past.values()) < 60
+    assert sum(len(points) for points in sink.history().values()) < 200
     assert sink.latest()[1]["metric 499"] == 1.0
 
 
@@ -155,3 +157,29 @@ def test_interpreter_is_not_needed_for_a_world_of_one(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == ("[(0, 0.5), (3, 0.25)]\n", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_handler_may_log_in_the_middle_of_log(tmp_path: Path, streams: Any) -> None:
+    from slicelift.runtime.spool import Spool
+
+    sink, fired = Sink(Spool(tmp_path, rank=0, process="p-1")), 0
+
+    def handler(*_: Any) -> None:
+        nonlocal fired
+        fired += 1
+        sink.log(fired, None, {"caught": 1.0} if fired % 2 else {"loss": 1.0, "acc": 2.0})
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+    try:
+        for step in range(3000):
+            sink.log(step, None, {"loss": 1.0, "acc": 2.0})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert sink.spool
+    sink.spool.close()
+    events = streams(tmp_path)["0-p-1"]
+    assert fired > 10
+    assert [event["q"] for event in events] == list(range(1, 3001 + fired))
+    assert all("caught" in event["m"] or event["m"]["acc"] == 2.0 for event in events)

@@ -1,0 +1,208 @@
+"""Metric lines: once each, in order, at once visible, and still there after a kill."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+from slicelift.models import Status
+
+
+@pytest.fixture
+def job(launcher: Any) -> Any:
+    """A running job of two ranks and its agent."""
+    view = launcher.running(workers=2)
+    yield view, launcher.agent(view)
+    launcher.client.cancel(view.run_id)
+
+
+def test_lines_are_acknowledged_once_and_duplicates_change_nothing(launcher: Any, job: Any) -> None:
+    view, agent = job
+    lines = agent.metrics(1, 10, loss=1.0)
+    assert agent.send(lines).json() == {"acked": [{"rank": 0, "process": "1-1", "q": 10}]}
+    assert agent.send(lines).json() == {"acked": [{"rank": 0, "process": "1-1", "q": 10}]}
+    assert agent.send(agent.metrics(6, 10, loss=1.0)).json()["acked"][0]["q"] == 15
+    assert launcher.client.series(view.run_id)[0]["count"] == 15
+
+
+def test_a_gap_is_refused_with_what_we_have_and_takes_nothing_in(launcher: Any, job: Any) -> None:
+    view, agent = job
+    agent.send(agent.metrics(1, 5, loss=1.0))
+    body = {
+        "streams": [
+            {"rank": 1, "process": "2-2", "lines": agent.metrics(1, 3, loss=2.0)},
+            {"rank": 0, "process": "1-1", "lines": agent.metrics(7, 3, loss=2.0)},
+        ]
+    }
+    answer = agent.post("events", body)
+    assert answer.status_code == 409
+    assert answer.json()["code"] == "events-gap"
+    assert answer.json()["detail"] == {"rank": 0, "process": "1-1", "have": 5}
+    body["streams"][1]["lines"] = agent.metrics(6, 3, loss=2.0)
+    acked = agent.post("events", body).json()["acked"]
+    assert acked == [{"rank": 1, "process": "2-2", "q": 3}, {"rank": 0, "process": "1-1", "q": 8}]
+    inside = agent.metrics(9, 4, loss=2.0)
+    assert agent.send([inside[0], inside[2]]).status_code == 409
+    counts = {(item["rank"], item["key"]): item["count"] for item in launcher.client.series(view.run_id)}
+    assert counts == {(0, "loss"): 8, (1, "loss"): 3}
+
+
+def test_the_view_tells_what_every_kind_of_line_said(launcher: Any, job: Any) -> None:
+    view, agent = job
+    agent.send(
+        [
+            {"q": 1, "t": 10.0, "k": "m", "s": 4, "m": {"loss": 0.5, "lr": 0.1}},
+            {"q": 2, "t": 11.0, "k": "param", "p": {"lr": 0.1, "epochs": 3}},
+            {"q": 3, "t": 12.0, "k": "tag", "p": {"host": "here"}},
+            {"q": 4, "t": 13.0, "k": "checkpoint", "s": 4, "path": "checkpoints/4.pt"},
+            {"q": 5, "t": 14.0, "k": "dropped", "n": 500},
+            # a step that goes back is what was logged last
+            {"q": 6, "t": 15.0, "k": "m", "s": 1, "m": {"loss": 0.4}},
+        ]
+    )
+    agent.send([{"q": 1, "t": 16.0, "k": "m", "s": 9, "m": {"loss": 7.0}}], rank=1)
+    ranks = [{"rank": 0, "pid": 5, "state": "running"}, {"rank": 1, "pid": 6, "state": "running"}]
+    agent.post("state", {"state": "running", "message": "", "ranks": ranks})
+    seen = launcher.client.job(view.run_id)
+    assert seen.latest == {"loss": (1, 0.4), "lr": (4, 0.1), "rank/1/loss": (9, 7.0)}
+    assert seen.dropped_points == 500
+    assert seen.ranks == (
+        {"rank": 0, "state": "running", "last_seen": 15.0, "step": 1},
+        {"rank": 1, "state": "running", "last_seen": 16.0, "step": 9},
+    )
+    (attempt,) = _after_checkpoint(launcher, view.run_id)
+    assert (attempt["params"], attempt["tags"]) == ({"lr": "0.1", "epochs": "3"}, {"host": "here"})
+    assert attempt["checkpoint"] == {"step": 4, "path": "checkpoints/4.pt", "time": 13.0}
+
+
+def test_nan_and_infinity_stay_themselves(launcher: Any, job: Any) -> None:
+    view, agent = job
+    values = [1.0, math.nan, math.inf, -math.inf, 2.0]
+    lines = [
+        {"q": q, "t": float(q), "k": "m", "s": q, "m": {"loss": value}} for q, value in enumerate(values, 1)
+    ]
+    assert agent.send(lines).status_code == 200
+    with launcher.http() as http:
+        (series,) = http.get(f"/jobs/{view.run_id}/series").json()["series"]
+    assert [point[2] for point in series["points"]] == [1.0, "NaN", "Infinity", "-Infinity", 2.0]
+    (exact,) = launcher.client.series(view.run_id)
+    assert repr([point[2] for point in exact["points"]]) == repr(values)
+    agent.send([{"q": 6, "t": 6.0, "k": "m", "s": 6, "m": {"loss": math.nan}}])
+    assert math.isnan(launcher.client.job(view.run_id).latest["loss"][1])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"q": 1, "t": 1.0, "k": "m", "s": 1, "m": {"loss": "much"}},
+        {"q": 1, "t": 1.0, "k": "m", "s": 2**70, "m": {"loss": 1.0}},
+        {"q": 1, "t": 1.0, "k": "m", "s": 1, "m": {"": 1.0, "k" * 300: 2.0}},
+        {"q": 1, "t": "late", "k": "m", "s": 1, "m": {"loss": 1.0}},
+        {"q": 1},
+        {"q": 1, "t": 1.0, "k": "of the future", "x": [1]},
+    ],
+)
+def test_a_line_that_means_nothing_does_not_stop_those_behind_it(launcher: Any, job: Any, line: Any) -> None:
+    view, agent = job
+    assert agent.send([line, *agent.metrics(2, 2, good=1.0)]).status_code == 200
+    assert [item["key"] for item in launcher.client.series(view.run_id)] == ["good"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"streams": 1},
+        {"streams": [{"rank": 0, "process": "1-1"}]},
+        {"streams": [{"rank": 5, "process": "1-1", "lines": []}]},
+        {"streams": [{"rank": -1, "process": "1-1", "lines": []}]},
+        {"streams": [{"rank": 0, "process": "", "lines": []}]},
+        {"streams": [{"rank": 0, "process": "1-1", "lines": [{"t": 1}]}]},
+        {"streams": [{"rank": 0, "process": "1-1", "lines": [{"q": "1"}]}]},
+        {"streams": [{"rank": 0, "process": "1-1", "lines": ["x"]}]},
+    ],
+)
+def test_what_is_no_stream_is_a_400(job: Any, body: Any) -> None:
+    answer = job[1].post("events", body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-events")
+
+
+def test_series_are_asked_for_by_key_rank_range_and_attempt(launcher: Any, job: Any) -> None:
+    view, agent = job
+    agent.send(agent.metrics(1, 50, loss=1.0, accuracy=2.0))
+    agent.send(agent.metrics(1, 50, loss=3.0), rank=1)
+    ask = launcher.client.series
+    assert [(s["key"], s["rank"], s["attempt"]) for s in ask(view.run_id)] == [
+        ("accuracy", 0, 1),
+        ("loss", 0, 1),
+        ("loss", 1, 1),
+    ]
+    assert [(s["key"], s["rank"]) for s in ask(view.run_id, keys=["loss"], rank=1)] == [("loss", 1)]
+    (part,) = ask(view.run_id, keys=["accuracy"], first=10, last=19)
+    assert [point[0] for point in part["points"]] == list(range(10, 20))
+    (few,) = ask(view.run_id, keys=["accuracy"], points=16)
+    assert len(few["points"]) <= 16
+    launcher.client.cancel(view.run_id)
+    launcher.client.retry(view.run_id)
+    assert ask(view.run_id) == []
+    assert len(ask(view.run_id, attempt=1)) == len(ask(view.run_id, attempt="all")) == 3
+
+
+def test_after_a_kill_the_fold_is_replayed_exactly(make_launcher: Any) -> None:
+    launcher = make_launcher("--Launcher.poll_seconds=0.05").start()
+    view = launcher.running()
+    agent = launcher.agent(view)
+    agent.send(agent.metrics(1, 700, loss=1.0, other=math.nan))
+    _after_checkpoint(launcher, view.run_id)
+    agent.send(agent.metrics(701, 700, loss=2.0))
+    agent.send([{"q": 1401, "t": 1.0, "k": "dropped", "n": 3}])
+    before = repr((launcher.client.series(view.run_id), launcher.client.job(view.run_id)))
+    assert launcher.rows("select count(*) from batches where folded = 0") != [(0,)]
+    launcher.kill()
+    launcher.start()
+    assert repr((launcher.client.series(view.run_id), launcher.client.job(view.run_id))) == before
+    # without a tracker a batch goes with the next checkpoint
+    _after_checkpoint(launcher, view.run_id)
+    assert launcher.rows("select count(*) from batches") == [(0,)]
+    assert launcher.rows("select q from cursors") == [(1401,)]
+    launcher.client.cancel(view.run_id)
+
+
+def test_many_points_are_taken_in_and_answered_quickly(make_launcher: Any, tools: Any) -> None:
+    """20 metrics x 100 steps a second for 3 s, as an agent ships them. The shares are printed, not asserted."""
+    launcher = make_launcher("--Launcher.poll_seconds=0.3").start()
+    view = launcher.running()
+    agent = launcher.agent(view)
+    names = {f"metric_{number}": 0.1 * number for number in range(20)}
+    began, used = time.monotonic(), _cpu_seconds(launcher.process.pid)
+    for tick in range(60):
+        agent.send(agent.metrics(1 + 5 * tick, 5, **names))
+        time.sleep(max(0.0, began + 0.05 * (tick + 1) - time.monotonic()))
+    spent = time.monotonic() - began
+    share = (_cpu_seconds(launcher.process.pid) - used) / spent
+    asked = time.monotonic()
+    answer = launcher.client.series(view.run_id)
+    print(
+        f"\n{6000 / spent:.0f} points/s: {100 * share:.1f} % of a core; 20 series: {time.monotonic() - asked:.3f} s"
+    )
+    assert [item["count"] for item in answer] == [300] * 20
+    launcher.steer(f"{view.run_id}-1", Status.FINISHED)
+    launcher.until(view.run_id, Status.FINISHED)
+
+
+def _cpu_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def _after_checkpoint(launcher: Any, run_id: str) -> Any:
+    """The attempts, once the last checkpoint has everything: at most two seconds."""
+    until = time.monotonic() + 15
+    query = f"select count(*) from batches where folded = 0 and run_id = '{run_id}'"
+    while launcher.rows(query) != [(0,)]:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return launcher.client.attempts(run_id)

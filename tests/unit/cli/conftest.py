@@ -1,0 +1,125 @@
+"""The command line over a real launcher without MLflow, and a small real project."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from slicelift.cli.faults import run
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The object on the last line of stdout."""
+        answer = json.loads(self.out.strip().split("\n")[-1])
+        assert isinstance(answer, dict)
+        return answer
+
+
+def call(*arguments: str | Path) -> Done:
+    """One command in this process: the whole line but the interpreter's start."""
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run([str(argument) for argument in arguments])
+        out.flush()
+    text = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    return Done(code, text, err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def cli() -> Any:
+    """`cli("jobs", "--json")` -> Done."""
+    return call
+
+
+def write_notebook(path: Path, *cells: str | tuple[str, str]) -> Path:
+    """A cell is its source, or (source, tag)."""
+    made = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    for index, cell in enumerate(cells):
+        source, tags = (cell, []) if isinstance(cell, str) else (cell[0], [cell[1]])
+        metadata = {"tags": tags} if tags else {}
+        made.cells.append(nbformat.v4.new_code_cell(source, id=f"cell{index}", metadata=metadata))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(made, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def notebook_at() -> Any:
+    """`notebook_at(path, "x = 1", ("y = 2", "parameters"))` writes a notebook."""
+    return write_notebook
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A git repository with a commit, in a folder with a space and Chinese characters."""
+    root = tmp_path_factory.mktemp("desk") / "项目 one"
+    root.mkdir()
+    (root / ".gitignore").write_text("outputs/\n")
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *who, *command], cwd=root, check=True)
+    return root
+
+
+@pytest.fixture
+def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home where no launcher runs."""
+    home = tmp_path / "no launcher"
+    monkeypatch.setenv("SLICELIFT_HOME", str(home))
+    return home
+
+
+@pytest.fixture(scope="session")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home of a running launcher without MLflow; SLICELIFT_HOME points there."""
+    home = tmp_path_factory.mktemp("launcher")
+    before = os.environ["SLICELIFT_HOME"]
+    os.environ["SLICELIFT_HOME"] = str(home)
+    command = [sys.executable, "-m", "slicelift_hub.launcher", "--port=0", "--tracker=none"]
+    with (home.parent / "launcher.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    end = time.monotonic() + 60
+    while not (home / "launcher.json").exists():
+        assert process.poll() is None, (home.parent / "launcher.log").read_text()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    yield home
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    os.environ["SLICELIFT_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def failed_run(launcher: Path, project: Path) -> dict[str, Any]:
+    """A run of one worker that wrote a file, printed, and raised: the answer of `promote --wait --json`."""
+    path = write_notebook(
+        project / "笔 记" / "it fails.ipynb",
+        ("rate = 0.5\nname = 'a'", "parameters"),
+        "from pathlib import Path\nPath('outputs/deep').mkdir(parents=True)\n"
+        "Path('outputs/deep/结 果.txt').write_text('made by ' + name)",
+        "def halve(x):\n    return x / 0\n\nprint('rate is', rate)\nhalve(rate)",
+    )
+    done = call("promote", path, "-p", "rate=0.25", "-p", "name=b=c", "--wait", "--json")
+    assert done.code == 1, done
+    return done.json
