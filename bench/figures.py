@@ -20,7 +20,8 @@ SEED = 20_250  # the same rounds give the same interval
 class Figure:
     """One measured number. `goal` is an upper bound, None where a figure has none.
 
-    `interval` is the 95 % bootstrap interval of `value`, over `rounds` rounds or pairs of rounds.
+    `interval` is the 95 % bootstrap interval of `value`, over `rounds` rounds or pairs of rounds. `load` is
+    how many processes wanted a core before the run: above 1 the times are not the program's own.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Figure:
     interval: tuple[float, float] | None = None
     rounds: int = 1
     command: str = ""
+    load: float = 0.0
 
     @property
     def met(self) -> bool | None:
@@ -90,11 +92,13 @@ def p95(values: Sequence[float]) -> float:
     return ordered[max(0, -(-len(ordered) * 95 // 100) - 1)]
 
 
-def keep(found: Iterable[Figure], *, command: str, path: Path = RESULTS) -> list[dict[str, Any]]:
+def keep(
+    found: Iterable[Figure], *, command: str, load: float = 0.0, path: Path = RESULTS
+) -> list[dict[str, Any]]:
     """Write figures into the results file: those of the same id are replaced, the others stay."""
     rows = {row["id"]: row for row in _kept(path)}
     for item in found:
-        rows[item.id] = replace(item, command=command).to_dict()
+        rows[item.id] = replace(item, command=command, load=round(load, 1)).to_dict()
     ordered = [rows[identifier] for identifier in sorted(rows)]
     path.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return ordered
@@ -102,14 +106,17 @@ def keep(found: Iterable[Figure], *, command: str, path: Path = RESULTS) -> list
 
 def markdown(rows: Iterable[dict[str, Any]]) -> str:
     """The table of docs/benchmarks.md."""
-    lines = ["| figure | value | 95 % interval | goal | met | command |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| figure | value | 95 % interval | goal | met | load | command |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
         goal = "" if row["goal"] is None else f"≤ {row['goal']:g} {row['unit']}"
         met = {True: "yes", False: "no", None: ""}[row["met"]]
         low, high = row["interval"] or ("", "")
         lines.append(
             f"| `{row['id']}`: {row['what']} | {row['value']:g} {row['unit']} | {low:g} – {high:g} ({row['rounds']}) "
-            f"| {goal} | {met} | `{row['command']}` |"
+            f"| {goal} | {met} | {row['load']:g} | `{row['command']}` |"
         )
     return "\n".join(lines)
 

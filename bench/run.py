@@ -39,6 +39,7 @@ BENCHMARKS = {
 }
 
 LIMIT_SECONDS = 900
+BUSY = 1.0
 
 
 def main(arguments: list[str]) -> int:
@@ -52,7 +53,9 @@ def main(arguments: list[str]) -> int:
     if options.markdown:
         print(markdown(json.loads(RESULTS.read_text(encoding="utf-8"))))
         return 0
-    failed = [name for name in options.only or BENCHMARKS if not _measure(name)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    load = _load()
+    failed = [name for name in options.only or BENCHMARKS if not _measure(name, load)]
     _print_table(json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else [])
     if failed:
         print(f"\nnot measured: {', '.join(failed)}")
@@ -71,7 +74,15 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _measure(name: str) -> bool:
+def _load() -> float:
+    """The load average before anything of ours ran."""
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        print(f"the machine is busy (load {load:.1f}): times will not be the program's own", flush=True)
+    return load
+
+
+def _measure(name: str, load: float) -> bool:
     """Run one benchmark in its own process and home; keep its figures. False when it failed."""
     print(f"— {name}: {BENCHMARKS[name]}", flush=True)
     start, place = time.monotonic(), Path(tempfile.mkdtemp(prefix="slicelift-bench-"))
@@ -79,7 +90,8 @@ def _measure(name: str) -> bool:
         code = _run(name, place)
         written = place / "figures.json"
         rows = json.loads(written.read_text(encoding="utf-8")) if code == 0 else []
-        keep([_revive(row) for row in rows], command=f".venv/bin/python -m bench --only {name}")
+        command = f".venv/bin/python -m bench --only {name}"
+        keep([_revive(row) for row in rows], command=command, load=load)
     finally:
         _stop_launcher(place / "home")
         shutil.rmtree(place, ignore_errors=True)
@@ -95,12 +107,13 @@ def _run(name: str, place: Path) -> int:
     child = subprocess.Popen(command, cwd=ROOT, env=_environment(place), start_new_session=True)
     try:
         return child.wait(timeout=LIMIT_SECONDS)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt) as reason:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        if isinstance(reason, KeyboardInterrupt):
-            raise
+    except subprocess.TimeoutExpired:
+        print(f"  no end within {LIMIT_SECONDS} s", flush=True)
         return 124
+    finally:
+        if child.poll() is None:  # too slow, or we are told to stop
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
 
 
 def _environment(place: Path) -> dict[str, str]:

@@ -131,7 +131,7 @@ class Launcher:
         """A job under way."""
         return self.until(self.submit(**changes).run_id, Status.RUNNING)
 
-    def until(self, run_id: str, status: Status, seconds: float = 15) -> RunView:
+    def until(self, run_id: str, status: Status, seconds: float = 30) -> RunView:
         wait_for(
             lambda: self.client.job(run_id).status == status, lambda: str(self.client.job(run_id)), seconds
         )
@@ -166,7 +166,7 @@ class Launcher:
         return (self.home / "test.log").read_text()
 
 
-def wait_for(condition: Callable[[], Any], why: Callable[[], str] = str, seconds: float = 15) -> None:
+def wait_for(condition: Callable[[], Any], why: Callable[[], str] = str, seconds: float = 30) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"waited {seconds} s in vain. {why()}"

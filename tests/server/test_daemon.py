@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from slicelift import launcher_start
 from slicelift.errors import SliceliftError, Unavailable
-from slicelift.launcher_client import Client, ensure, find, read_state
+from slicelift.launcher_client import Client, ensure, find, is_alive, read_state
 
 
 @pytest.fixture
@@ -119,6 +120,16 @@ def test_a_second_launcher_over_one_home_is_refused(home: Path) -> None:
     assert client.url in body["message"]
     assert client.health()["version"]
     client.close()
+
+
+def test_a_launcher_whose_home_was_removed_ends_by_itself(home: Path) -> None:
+    """It looks every 5 s."""
+    client = ensure()
+    state = read_state(home)
+    client.close()
+    assert state is not None
+    shutil.rmtree(home)
+    _until(lambda: not is_alive(state["pid"]))
 
 
 def test_the_client_is_light_to_import() -> None:

@@ -186,14 +186,17 @@ def test_the_end_is_told_after_the_last_points_came(launcher: Any) -> None:
 
 
 def test_a_job_that_the_backend_loses_does_not_run_for_ever(make_launcher: Any) -> None:
-    launcher = make_launcher("--Launcher.poll_seconds=0.05").start()
-    view = launcher.running()
-    launcher.steer(f"{view.run_id}-1", Status.UNKNOWN, phase="Completing", reason="no-such-attempt")
-    unknown = launcher.until(view.run_id, Status.UNKNOWN)
-    assert unknown.phase == "Completing"
-    launcher.steer(f"{view.run_id}-1", Status.RUNNING)
-    launcher.until(view.run_id, Status.RUNNING)
-    launcher.client.cancel(view.run_id)
+    launcher = make_launcher("--Launcher.poll_seconds=0.05", "--Launcher.unknown_seconds=1.5").start()
+    back, lost = launcher.running(), launcher.running()
+    for view in (back, lost):
+        launcher.steer(f"{view.run_id}-1", Status.UNKNOWN, phase="Completing", reason="no-such-attempt")
+        assert launcher.until(view.run_id, Status.UNKNOWN).phase == "Completing"
+        launcher.steer(f"{back.run_id}-1", Status.RUNNING)
+    failed = launcher.until(lost.run_id, Status.FAILED)
+    assert failed.reason == "lost"
+    assert launcher.until(back.run_id, Status.RUNNING).phase == ""
+    assert launcher.client.capacity()["slots"]["free"] == 3
+    launcher.client.cancel(back.run_id)
 
 
 def test_jobs_are_listed_newest_first_and_page_by_page(make_launcher: Any) -> None:

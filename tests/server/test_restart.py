@@ -74,16 +74,16 @@ def test_killed_during_a_cancel_the_cancel_goes_on(own: Any) -> None:
 
 def test_killed_at_random_moments_of_many_submits(own: Any, tools: Any) -> None:
     """One promotion, many kills, about 6 s: one run, one attempt, one start."""
-    spec, ids = own.spec(workers=1), [tools.make_promotion_id() for _ in range(4)]
+    spec, ids, http = own.spec(workers=1), [tools.make_promotion_id() for _ in range(4)], own.http()
     for number in range(3):
         killer = threading.Timer(0.01 * 4**number, own.kill)
         killer.start()
         for promotion_id in ids:
             body = {"promotion_id": promotion_id, "spec": to_dict(spec)}
-            with own.http() as http:
-                _quietly(lambda body=body, http=http: http.post("/jobs", json=body))
+            _quietly(lambda body=body: http.post("/jobs", json=body))
         killer.join()
         own.start()
+    http.close()
     runs = [own.client.submit(promotion_id, spec) for promotion_id in ids]
     for view in runs:
         own.until(view.run_id, Status.RUNNING)

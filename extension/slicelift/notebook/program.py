@@ -86,7 +86,7 @@ def _expand(walk: Walk, source: str, *, unit: Unit) -> list[Piece]:
     body = tuple(unit.place(origin) for origin in translated.body)
     tree = parse(lines)
     if tree is None:
-        walk.bound |= _salvaged(lines)
+        walk.lost |= _salvaged(lines)
         return [_piece(lines, None, unit=unit)]
     if not any("get_ipython" in line.text for line in lines):
         walk.bound |= bound_names(tree.body)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tokenize
+import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -77,8 +78,10 @@ def _tokens(
     """Run the token transforms until nothing changes; each turns some lines into one."""
     for _ in range(_ROUNDS):
         try:
-            changed, after = transform(lines)
-        except (SyntaxError, tokenize.TokenError):  # tabs mixed with spaces, for one
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it warns of rare characters that it takes for line ends
+                changed, after = transform(lines)
+        except (SyntaxError, ValueError, tokenize.TokenError):  # tabs mixed with spaces, half a character
             break
         if not changed:
             break

@@ -153,7 +153,9 @@ class Forward:
         return _first(reply, "runs", lambda _: True, wrapped="run")
 
     def _look_for_version(self, body: Mapping[str, Any]) -> Reply | _Silence | None:
-        query = urlencode({"filter": f"name = '{body.get('name', '')}'"})
+        name = str(body.get("name", ""))
+        quote_mark = '"' if "'" in name else "'"
+        query = urlencode({"filter": f"name = {quote_mark}{name}{quote_mark}"})
         reply = self._try(Call(method="GET", path=f"/api/2.0/mlflow/model-versions/search?{query}"))
         source = body.get("source")
         return _first(

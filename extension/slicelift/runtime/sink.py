@@ -91,7 +91,8 @@ class Sink:
         self._step: int | None = None
         self._calls = 0
         self._shape = Shape([])
-        self._shapes: dict[tuple[str, ...], Shape] = {}
+        # the one without names also takes the calls of a script with more than SHAPES different sets
+        self._shapes: dict[tuple[str, ...], Shape] = {(): self._shape}
 
     def log(self, step: int | None, samples: float | None, metrics: dict[str, Any]) -> None:
         """See the function of the same name. Takes `metrics` over.
@@ -150,10 +151,8 @@ class Sink:
         if found is None:
             for name in names:
                 check_name(name)
-            if len(self._shapes) >= SHAPES:  # a script with that many is better off without being told apart
-                names = ()
-                found = self._shapes.get(names)
-            found = found or self._shapes.setdefault(names, Shape(list(names)))
+            found = Shape(list(names)) if len(self._shapes) < SHAPES else self._shapes[()]
+            self._shapes.setdefault(tuple(found.names), found)
         return found
 
     def _in_order(self) -> list[tuple[int, int, dict[str, float]]]:

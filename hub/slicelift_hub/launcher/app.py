@@ -27,6 +27,7 @@ from traitlets.utils.importstring import import_item
 from slicelift_hub.launcher.assembly import Settings, assemble
 from slicelift_hub.launcher.chores import start_chores
 from slicelift_hub.launcher.daemon import LOOPBACK, Home, Identity, listen
+from slicelift_hub.launcher.dispatch import Pace
 from slicelift_hub.launcher.handler import UnknownHandler
 from slicelift_hub.launcher.routes import make_routes
 from slicelift_hub.launcher.services import Services
@@ -69,6 +70,10 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
     snapshot_limit_bytes = Int(2 * 1024**3, help="The largest snapshot taken in.").tag(config=True)
     upload_limit_bytes = Int(4 * 1024**3, help="The largest body of one upload.").tag(config=True)
     poll_seconds = Float(0.3, help="How often the backend is asked about a running job.").tag(config=True)
+
+    unknown_seconds = Float(30, help="How long a backend may not know a job before it counts as lost.").tag(
+        config=True
+    )
 
     aliases = {  # noqa: RUF012 - traitlets wants a plain dict
         "home": "Launcher.home",
@@ -142,7 +147,7 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
             tracker_port=self.tracker_port,
             snapshot_limit_bytes=self.snapshot_limit_bytes,
             upload_limit_bytes=self.upload_limit_bytes,
-            poll_seconds=self.poll_seconds,
+            pace=Pace(poll=self.poll_seconds, unknown=self.unknown_seconds),
         )
         backend = import_item(self.backend_class)(home=home.root)
         return await assemble(home.root, settings, backend=backend, pool=pool, stop=stop)

@@ -44,7 +44,7 @@ class Settings:
     tracker_port: int
     snapshot_limit_bytes: int
     upload_limit_bytes: int
-    poll_seconds: float
+    pace: Pace
 
 
 async def assemble(
@@ -80,7 +80,7 @@ async def assemble(
         ask=partial(call_in, backend_pool),
         changed=announcer.changed,
         make_attempt=partial(make_attempt, settings.url, settings.key),
-        pace=Pace(poll=settings.poll_seconds),
+        pace=settings.pace,
     )
     return Services(
         version=settings.version,

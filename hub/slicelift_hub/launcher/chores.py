@@ -18,6 +18,7 @@ CHECKPOINT_SECONDS = 2.0
 # a checkpoint that takes long is made less often, so that it never costs more than this share of the time
 CHECKPOINT_SHARE = 0.05
 TIDY_SECONDS = 60.0
+HOME_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -42,11 +43,18 @@ def start_chores(
         except (SliceliftError, SQLAlchemyError):
             _log.exception("The news of %s could not be told.", run_id)
 
+    async def look_home() -> float:
+        if not services.store.root.exists():
+            _log.error("The launcher's home is gone: stopping, jobs go on.")
+            services.stop(True)
+        return HOME_SECONDS
+
     work: dict[str, Any] = {
         "queue": services.dispatch.run(),
         "news": services.announcer.run(announce),
         "checkpoint": _repeat(checkpoint),
         "tidy": _repeat(tidy),
+        "home": _repeat(look_home),
     }
     return [asyncio.create_task(each, name=name) for name, each in work.items()]
 

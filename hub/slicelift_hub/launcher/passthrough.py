@@ -24,7 +24,7 @@ _CHUNK_BYTES = 1 << 20
 # MLflow answers when it can; a process that died breaks the connection
 _SECONDS = httpx.Timeout(None, connect=2.0)
 _PASSED = ("Content-Type", "Accept", "Content-Encoding", "X-Mlflow-Experiment-Id", "X-Mlflow-Workspace")
-_RETURNED = ("Content-Type", "Content-Disposition", "Content-Length", "X-Content-Type-Options")
+_RETURNED = ("Content-Type", "Content-Disposition", "X-Content-Type-Options")
 _REMEMBERED_RUNS = 10_000
 
 
@@ -123,7 +123,9 @@ class PassthroughHandler(Handler):
         elif "json" in response.headers.get("Content-Type", "") and not call.is_file:
             await self.finish(json.dumps(outward(json.loads(await response.aread()), ids)))
         else:
-            async for chunk in response.aiter_bytes(_CHUNK_BYTES):
+            if "Content-Length" in response.headers:  # only here: a translated answer has a length of its own
+                self.set_header("Content-Length", response.headers["Content-Length"])
+            async for chunk in response.aiter_raw(_CHUNK_BYTES):
                 self.write(chunk)
                 await self.flush()
             await self.finish()
@@ -154,6 +156,7 @@ class _Link:
         headers = dict(call.headers)
         if size or call.method != "GET":
             headers["Content-Length"] = str(size)
+        headers["Accept-Encoding"] = "identity"  # bytes go through as they are
         try:
             async with self._http.stream(call.method, call.url, content=content, headers=headers) as response:
                 yield response

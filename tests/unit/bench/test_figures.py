@@ -72,6 +72,7 @@ def test_a_goal_is_an_upper_bound(
         "interval": (value, value),
         "rounds": 1,
         "command": "",
+        "load": 0.0,
         "met": met,
     }
 
@@ -86,7 +87,7 @@ def test_a_run_replaces_its_own_figures_only(figures: ModuleType, tmp_path: Path
         ("a", 2.0, "two", True),
         ("b", 1.0, "one", None),
     ]
-    assert "| `a`: a | 2 s | 2 – 2 (1) | ≤ 3 s | yes | `two` |" in figures.markdown(rows)
+    assert "| `a`: a | 2 s | 2 – 2 (1) | ≤ 3 s | yes | 0 | `two` |" in figures.markdown(rows)
 
 
 def test_a_torn_results_file_is_started_anew(figures: ModuleType, tmp_path: Path) -> None:

@@ -37,6 +37,14 @@ def test_history_in_a_notebook_keeps_points_and_prints_nothing(capfd: pytest.Cap
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_call_without_metrics_measures_the_pace() -> None:
+    sink = Sink(None)
+    sink.log(1, None, {})
+    time.sleep(0.001)
+    sink.log(2, 8, {})
+    assert [step for step, _ in sink.history()["throughput_samples_per_second"]] == [2]
+
+
 def test_steps_are_counted_from_zero_when_left_out() -> None:
     sink = Sink(None)
     for _ in range(3):
