@@ -204,3 +204,5 @@ def own_desk(desk: Desk, tmp_path: Path) -> Iterator[Desk]:
     yield made
     if made.up is not None:
         made.stop()
+    elif (made.home / "launcher.json").exists():  # started by a promotion, not by `up`
+        assert made.slicelift("down").code == 0

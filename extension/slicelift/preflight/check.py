@@ -16,19 +16,19 @@ from slicelift.notebook.pieces import Piece
 from slicelift.notebook.program import Transformed, names_of, transform
 from slicelift.notebook.script import check_script, write_script
 from slicelift.preflight.credentials import check_credentials, check_other_cells, masked
-from slicelift.preflight.files import check_files
+from slicelift.preflight.files import check_files, opened
 from slicelift.preflight.habits import check_habits
 from slicelift.preflight.modules import (
+    Available,
     check_futures,
     check_modules,
     imports,
     search_paths,
-    star_names_of_file,
-    star_names_of_text,
     walk_imports,
 )
 from slicelift.preflight.names import check_names
 from slicelift.preflight.order import check_order
+from slicelift.preflight.stars import star_names
 from slicelift.preflight.view import View, make_script_view, make_view
 
 OLDEST_PYTHON = (3, 11)
@@ -256,52 +256,36 @@ def _first_line(piece: Piece) -> int:
 
 def _program(transformed: Transformed, view: View, *, result: ProbeResult, complete: bool) -> list[Finding]:
     """The checks on the cells as a whole, and on each script that `%run` starts."""
-    modules = _written_modules(transformed)
-    stars = _stars(transformed, view, result=result)
+    available = Available(
+        modules=result.modules,
+        requirements=transformed.requirements,
+        written=_written_modules(transformed, view),
+        complete=complete,
+    )
     findings = [
-        *check_modules(
+        *check_modules(view, available),
+        *check_names(
             view,
-            modules=result.modules,
-            requirements=transformed.requirements,
-            written=modules,
-            complete=complete,
+            stars=star_names(view, result, files=transformed.files),
+            known=transformed.lost,
+            defining_cell=_definers(transformed),
         ),
-        *check_names(view, stars=stars, known=transformed.lost, defining_cell=_definers(transformed)),
     ]
     for child, one in zip(transformed.scripts, _script_views(transformed), strict=True):
-        findings += check_modules(
-            one,
-            modules=result.modules,
-            requirements=transformed.requirements,
-            written=modules,
-            complete=complete,
-        )
-        inner = _stars(transformed, one, result=result)
+        findings += check_modules(one, available)
+        stars = star_names(one, result, files=transformed.files)
         if not child.shared:
-            findings += check_names(one, stars=inner, known=(), defining_cell=lambda _name, _cell: None)
+            findings += check_names(one, stars=stars, known=(), defining_cell=lambda _name, _cell: None)
     return findings
 
 
-def _written_modules(transformed: Transformed) -> frozenset[str]:
-    """Top-level names of the modules that `%%writefile` makes."""
-    return frozenset(Path(path).stem for path in transformed.files if path.endswith(".py"))
-
-
-def _stars(transformed: Transformed, view: View, *, result: ProbeResult) -> dict[str, tuple[str, ...] | None]:
-    """The names behind each `import *`; a module of the project is read, never imported."""
-    found: dict[str, tuple[str, ...] | None] = {}
-    for item in imports(view):
-        if not item.star:
-            continue
-        module = result.modules.get(item.name)
-        written = [text for path, text in transformed.files.items() if Path(path).stem == item.name]
-        if written:
-            found[item.name] = star_names_of_text(written[-1], transformed.folder)
-        elif module is not None and module.local and module.origin:
-            found[item.name] = star_names_of_file(Path(module.origin))
-        else:
-            found[item.name] = result.stars.get(item.name)
-    return found
+def _written_modules(transformed: Transformed, view: View) -> frozenset[str]:
+    """Names of the modules that the code writes, with `%%writefile` or by opening a .py file for writing."""
+    paths = [transformed.root / path for path in transformed.files]
+    paths += [item.path for item in opened(view) if item.writes and item.path]
+    inside = [path.relative_to(transformed.root) for path in paths if path.is_relative_to(transformed.root)]
+    # A package is written file by file, and any of its folders may be where it is imported from.
+    return frozenset(part for path in inside if path.suffix == ".py" for part in path.with_suffix("").parts)
 
 
 def _definers(transformed: Transformed) -> Callable[[str, int], int | None]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slicelift.models import Finding, Severity
-from slicelift.notebook.bindings import bound_names
 from slicelift.notebook.kernel import Module
 from slicelift.notebook.packages import requirement_name
 from slicelift.notebook.static import text_of
@@ -47,6 +46,19 @@ class Import:
     star: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Available:
+    """What there is to import: the kernel's answers, recorded requirements, modules that the code writes.
+
+    `complete` is False when the notebook changes the module path in a way that cannot be read.
+    """
+
+    modules: Mapping[str, Module]
+    requirements: Collection[str] = ()
+    written: Collection[str] = ()
+    complete: bool = True
+
+
 def imports(view: View) -> list[Import]:
     """Every import of the program, in order."""
     found = [Import(name=item.name, node=node) for node in view.of(ast.Import) for item in node.names]
@@ -76,16 +88,10 @@ def search_paths(view: View) -> tuple[list[str], bool]:
     return list(dict.fromkeys(paths)), complete
 
 
-def check_modules(
-    view: View,
-    *,
-    modules: Mapping[str, Module],
-    requirements: Collection[str],
-    written: Collection[str],
-    complete: bool,
-) -> list[Finding]:
-    """Findings for all imports. `written` are modules that `%%writefile` makes."""
-    answered = {requirement_name(item) for item in requirements}
+def check_modules(view: View, available: Available) -> list[Finding]:
+    """Findings for all imports."""
+    modules, written = available.modules, available.written
+    answered = {requirement_name(item) for item in available.requirements}
     answered |= {_MODULE_OF[name] for name in answered if name in _MODULE_OF}
     findings: list[Finding] = []
     missing = _missing(view, modules, answered=answered, written=written)
@@ -98,7 +104,7 @@ def check_modules(
             message = f"{item.name} is a module of the project; it travels with the code."
             findings.append(view.finding("local-module", Severity.NOTE, node=item.node, message=message))
         elif item in missing and not _guarded(view, item.node, missing=missing):
-            findings.append(_absent(view, item, complete=complete))
+            findings.append(_absent(view, item, complete=available.complete))
     return list(dict.fromkeys(findings))
 
 
@@ -113,50 +119,6 @@ def check_futures(view: View) -> list[Finding]:
             )
             found.append(view.finding("future-import", Severity.NOTE, node=node, message=message))
     return found
-
-
-def star_names_of_file(path: Path, *, depth: int = 0) -> tuple[str, ...] | None:
-    """The names that `import *` takes from a module of the project, by reading it; None if they are unknown."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return None
-    return _star_names(tree, path.parent, depth=depth)
-
-
-def star_names_of_text(text: str, folder: Path) -> tuple[str, ...] | None:
-    """The same for a module that a cell writes; `folder` is where its own `import *` looks."""
-    try:
-        return _star_names(ast.parse(text), folder, depth=0)
-    except (SyntaxError, ValueError):
-        return None
-
-
-def _star_names(tree: ast.Module, folder: Path, *, depth: int) -> tuple[str, ...] | None:
-    names = _exported(tree)
-    if names is not None:
-        return names
-    found = {name for name in bound_names(tree.body) if not name.startswith("_")}
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            inner = folder / f"{(node.module or '').replace('.', '/')}.py"
-            more = star_names_of_file(inner, depth=depth + 1) if depth < 5 else None
-            if more is None:
-                return None
-            found.update(more)
-    return tuple(sorted(found))
-
-
-def _exported(tree: ast.Module) -> tuple[str, ...] | None:
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and any(
-            isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets
-        ):
-            try:
-                return tuple(str(name) for name in ast.literal_eval(node.value))
-            except (ValueError, TypeError):
-                return None
-    return None
 
 
 def _added_paths(view: View) -> tuple[list[str], bool]:
@@ -244,6 +206,6 @@ def _absent(view: View, item: Import, *, complete: bool) -> Finding:
     # In a function it fails only when that is called; with an unreadable module path it may be found.
     certain = complete and not view.in_function(item.node)
     severity = Severity.ERROR if certain else Severity.WARNING
-    message = f"No module {item.name} in the kernel's environment or in the project."
+    message = f"No module {item.name} in the kernel's environment or on the notebook's module path."
     fix = f"Install it in the kernel's environment (%pip install {item.name.partition('.')[0]}), or correct the name."
     return view.finding("missing-module", severity, node=item.node, message=message, fix=fix)
