@@ -26,6 +26,8 @@ _PAIRS_PER_CALL = 100
 _TAG_CHARACTERS = 8000
 _PARAM_CHARACTERS = 6000
 _DIGEST_CHARACTERS = 36
+# MLflow refuses longer ones, and finding the guilty in a refused batch takes many calls
+_KEY_CHARACTERS = 250
 _API = "/api/2.0/mlflow/"
 _ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 _SECONDS = httpx.Timeout(5.0, connect=2.0)
@@ -229,7 +231,8 @@ def log_points(
     Idempotent: MLflow keeps one row per (key, timestamp, step, value). `skip_faults` leaves out, too, what makes
     the server fail, so that one point cannot hold up all others for ever. Raises `RunGone`.
     """
-    refused: list[Point] = []
+    refused = [point for point in points if len(point["key"]) > _KEY_CHARACTERS]
+    points = [point for point in points if len(point["key"]) <= _KEY_CHARACTERS]
     for start in range(0, len(points), POINTS_PER_CALL):
         refused += _log_metrics(mlflow, run, points[start : start + POINTS_PER_CALL], skip_faults=skip_faults)
     return refused

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -193,5 +194,6 @@ def _type_fix(error: Any) -> str:
     if isinstance(error.instance, str) and error.validator_value in ("number", "integer"):
         return "Write the number without quotes."
     if error.validator_value == "string" and not isinstance(error.instance, dict | list):
-        return "Put it in quotes."
+        helps = re.search(error.schema.get("pattern", ""), str(error.instance))
+        return "Put it in quotes." if helps else ""
     return ""

@@ -36,7 +36,7 @@ class Fault:
     severity: str = "error"
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.severity} {self.code}: {self.message} {self.fix}".rstrip()
+        return f"{self.file}:{self.line}: {self.severity} {self.code}: {self.message}. {self.fix}".rstrip()
 
 
 def one_of(names: Iterable[object]) -> str:

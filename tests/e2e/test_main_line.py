@@ -103,11 +103,11 @@ def test_a_gang_nobody_has_seen(desk: Any) -> None:
         "rank = dist.get_rank()\ntotal = torch.tensor([float(rank + nonce)])\ndist.all_reduce(total)",
         "print('sum', int(total.item()), 'of', dist.get_world_size())",
     )
-    done = desk.slicelift("promote", path, "--workers", "3", "-p", "nonce=1234", "--wait", "--json")
+    done = desk.slicelift("promote", path, "--workers", "2", "-p", "nonce=1234", "--wait", "--json")
     assert done.code == 0, done
-    for rank in range(3):
+    for rank in range(2):
         logs = desk.slicelift("logs", done.json["run_id"], "--rank", str(rank))
-        assert f"sum {0 + 1 + 2 + 3 * 1234} of 3" in logs.out
+        assert f"sum {0 + 1 + 2 * 1234} of 2" in logs.out
 
 
 def test_a_raising_cell_is_named(desk: Any) -> None:

@@ -126,6 +126,8 @@ from pathlib import Path
 from slicelift_hub.launcher.exporter import Exporter
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.mlflow_server import TrackerState
+
+pytestmark = pytest.mark.slow
 state = TrackerState(status="up", url=sys.argv[2])
 for _ in sys.stdin:
     pid = os.fork()

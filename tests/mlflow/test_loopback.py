@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 from slicelift.models import Status
+from slicelift.runtime.mlflow_ids import local_run_id
+
+pytestmark = pytest.mark.slow
 
 POINTS = "select key, step, value from metrics where run_uuid = ? and is_nan = 0 order by key, step"
 
@@ -186,7 +189,7 @@ def test_a_model_registered_by_the_job_is_one_version_with_our_tags(
     assert (view.name, view.version, view.tags) == ("from the job", "1", tags)
     artifacts = server.supervised.folder / "artifacts"
     (card,) = [path for path in artifacts.rglob("MLmodel") if opened in path.read_text()]
-    assert job.loopback._run.id not in card.read_text()
+    assert local_run_id(job.run_id) not in card.read_text()
     client.set_tracking_uri(server.url)
     loaded = mlflow.pytorch.load_model("models:/from the job/1")
     assert torch.equal(loaded(torch.ones(1, 2)), model(torch.ones(1, 2)))

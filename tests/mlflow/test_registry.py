@@ -15,6 +15,8 @@ from slicelift.models import SnapshotFile, Status
 from slicelift.registry import ModelFile, VersionRequest
 from slicelift.tracking import RunGone
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def torch_model(tmp_path_factory: pytest.TempPathFactory) -> Path:

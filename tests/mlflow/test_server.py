@@ -103,6 +103,8 @@ LAUNCHER = """
 import sys, time
 from pathlib import Path
 from slicelift_hub.launcher.mlflow_server import MlflowServer
+
+pytestmark = pytest.mark.slow
 server = MlflowServer(Path(sys.argv[1]))
 server.start()
 while server.pid is None:

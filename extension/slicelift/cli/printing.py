@@ -66,9 +66,10 @@ def ago(moment: float, *, now: float | None = None) -> str:
     passed = (time.time() if now is None else now) - moment
     if passed < 2:
         return "just now"
-    if passed < 2 * 86400:
-        return f"{duration(round(passed))} ago" if passed >= 10 else f"{round(passed)} s ago"
-    return f"{int(passed // 86400)} days ago"
+    for unit, seconds in (("days", 86400), ("h", 3600), ("min", 60)):
+        if passed >= seconds * (2 if unit == "days" else 1):
+            return f"{int(passed // seconds)} {unit} ago"
+    return f"{round(passed)} s ago"
 
 
 def number(value: object) -> str:

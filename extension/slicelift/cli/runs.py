@@ -127,7 +127,7 @@ def tell_submitted(view: RunView, *, as_json: bool) -> None:
     print(dim(f"next: {next_step(view)}"))
 
 
-class Interrupted(SliceliftError):  # noqa: N818 - it names what happened; nothing went wrong
+class Interrupted(SliceliftError):
     """Ctrl-C: the command ends, a job does not."""
 
     exit_code = 130

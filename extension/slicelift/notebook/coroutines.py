@@ -14,6 +14,7 @@ from slicelift.notebook.pieces import Line, indented, join, replaced
 
 # In a kernel the loop always runs, so a cell without any await may use these.
 _WANTS_LOOP = frozenset({"create_task", "ensure_future", "get_running_loop", "current_task", "all_tasks"})
+_STARTS_LOOP = frozenset({"run_until_complete", "run_forever", "new_event_loop"})
 # What sees the difference between a function and a module.
 _MODULE_ONLY = frozenset({"exec", "eval", "locals", "vars", "dir"})
 
@@ -25,27 +26,26 @@ def first_await(nodes: Iterable[ast.stmt]) -> ast.AST | None:
 
 def may_need_loop(texts: Iterable[str]) -> bool:
     """False when no line has a word that could ask for the loop; then nothing need be looked at."""
-    words = ("await", "async", *_WANTS_LOOP)
+    words = ("await", "async", "get_event_loop", *_WANTS_LOOP)
     return any(word in text for text in texts for word in words)
 
 
-def loop_functions(trees: Iterable[ast.Module]) -> set[str]:
-    """Functions of the notebook that ask for a running loop when they are called, directly or through others."""
-    bodies: dict[str, set[str]] = {}
-    for node in (item for tree in trees for item in tree.body):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            bodies[node.name] = _mentioned(ast.walk(node))
-    found: set[str] = set()
-    while more := {name for name, used in bodies.items() if used & (_WANTS_LOOP | found)} - found:
-        found |= more
-    return found
+def loop_words(trees: Sequence[ast.Module]) -> set[str]:
+    """Names whose mention asks for a running loop: asyncio's, and functions of the notebook that use them.
+
+    `get_event_loop` gives a kernel's running loop, unless the notebook starts loops itself.
+    """
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    own_loops = any(isinstance(node, ast.Attribute) and node.attr in _STARTS_LOOP for node in nodes)
+    words = {*_WANTS_LOOP} if own_loops else {*_WANTS_LOOP, "get_event_loop"}
+    return words | _functions(trees, words)
 
 
-def needs_loop(row: Sequence[ast.stmt], functions: set[str]) -> bool:
+def needs_loop(row: Sequence[ast.stmt], words: set[str]) -> bool:
     """True when a row awaits, or calls something that wants a running loop."""
     if first_await(row) is not None:
         return True
-    return any(_mentioned(own_scope(node)) & (_WANTS_LOOP | functions) for node in row)
+    return any(_mentioned(own_scope(node)) & words for node in row)
 
 
 def must_stay(row: Sequence[ast.stmt]) -> bool:
@@ -65,6 +65,18 @@ def as_coroutine(lines: Sequence[Line], name: str) -> list[Line]:
     if names:
         head.append(Line(text=f"    global {', '.join(names)}"))
     return [*head, *indented(plain, "    ")]
+
+
+def _functions(trees: Iterable[ast.Module], words: set[str]) -> set[str]:
+    """Functions and classes that mention one of these words, directly or through others."""
+    bodies: dict[str, set[str]] = {}
+    for node in (item for tree in trees for item in tree.body):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bodies[node.name] = _mentioned(ast.walk(node))
+    found: set[str] = set()
+    while more := {name for name, used in bodies.items() if used & (words | found)} - found:
+        found |= more
+    return found
 
 
 def _awaits(node: ast.AST) -> bool:

@@ -98,7 +98,7 @@ def _plain(words: list[str]) -> list[str] | None:
         if _CUT.match(word):
             break
         kept.append(word)
-    return None if any(_DYNAMIC.search(word) for word in kept) else kept
+    return None if any(_DYNAMIC.search(word) for word in kept) else [word for word in kept if word != "\\"]
 
 
 def _arguments(words: list[str]) -> Packages | None:

@@ -114,6 +114,17 @@ def first_line(node: ast.stmt) -> int:
     return min([node.lineno, *(item.lineno for item in decorators)])
 
 
+def last_line(group: Sequence[ast.stmt], lines: Sequence[Line]) -> int:
+    """The line a row ends on. A backslash after the last statement takes the empty line below with it."""
+    node = max(group, key=lambda item: item.end_lineno or item.lineno)
+    end = node.end_lineno or node.lineno
+    rest = around(node, lines)[1].replace(";", "").strip()
+    while rest == "\\" and end < len(lines):
+        rest = lines[end].text.strip()
+        end += 1
+    return end
+
+
 def _string_lines(lines: Sequence[Line]) -> set[int]:
     """Line numbers that begin inside a string: there, white space is content."""
     # Most code has no string over several lines, and parsing it to find none would take a while.

@@ -11,7 +11,7 @@ from slicelift.models import Finding, LinePlace
 from slicelift.notebook import actions, magics
 from slicelift.notebook.bindings import bound_names
 from slicelift.notebook.document import Cell, Notebook
-from slicelift.notebook.pieces import Line, Piece, alone, first_line, parse, replaced, rows
+from slicelift.notebook.pieces import Line, Piece, alone, first_line, last_line, parse, replaced, rows
 from slicelift.notebook.static import folder_after
 from slicelift.notebook.translate import translate
 from slicelift.notebook.walk import Child, Unit, Walk
@@ -103,7 +103,7 @@ def _with_magics(
     pending: list[Line] = []
     done = 0
     for group in rows(tree):
-        start, end = first_line(group[0]) - 1, max(node.end_lineno or node.lineno for node in group)
+        start, end = first_line(group[0]) - 1, last_line(group, lines)
         pending += lines[done:start]
         done = end
         whole = _whole_magic(group, lines)

@@ -111,38 +111,30 @@ def _found(
     path = walk.resolve(rest[0])
     if path is None:
         return "the working directory is only known at run time", "Use a literal path in os.chdir."
-    if path.suffix not in (".py", ".ipynb", ".ipy") and not path.is_file():
-        path = path.with_name(path.name + ".py")
-    inside = walk.relative(path)
+    added = path.suffix not in (".py", ".ipynb", ".ipy") and not path.is_file()
+    path = path.with_name(path.name + ".py") if added else path
+    inside = _inside(walk, magic, path=path)
     if inside is None:
-        _tell(
-            walk,
-            magic,
-            code="outside-path",
-            message=f"%run {rest[0]} lies outside the project.",
-            fix="Copy it into the project.",
-        )
-        return None
-    if not path.is_file() and inside not in walk.files:
-        _tell(
-            walk,
-            magic,
-            code="missing-file",
-            message=f"%run {rest[0]}: there is no such file.",
-            fix="Check the path.",
-        )
         return None
     if path in (walk.start, *walk.running):
         chain = " → ".join(item.name for item in (walk.start, *walk.running, path))
         return f"it runs in a circle ({chain})", "Move what both need into a notebook of its own."
-    plan = Plan(
-        written=rest[0] if path.name == Path(rest[0]).name else rest[0] + ".py",
-        inside=inside,
-        path=path,
-        arguments=tuple(rest[1:]),
-        flags=flags,
-    )
+    written, arguments = rest[0] + (".py" if added else ""), tuple(rest[1:])
+    plan = Plan(written=written, inside=inside, path=path, arguments=arguments, flags=flags)
     return plan if path.suffix == ".py" else _with_notebook(walk, plan)
+
+
+def _inside(walk: Walk, magic: Magic, *, path: Path) -> str | None:
+    """The file's path from the project root, or None after a finding says why it cannot be run."""
+    inside = walk.relative(path)
+    if inside is None:
+        message = f"{magic.told} lies outside the project."
+        _tell(walk, magic, code="outside-path", message=message, fix="Copy it into the project.")
+    elif not path.is_file() and inside not in walk.files:
+        message = f"{magic.told}: there is no such file."
+        _tell(walk, magic, code="missing-file", message=message, fix="Check the path.")
+        return None
+    return inside
 
 
 def _with_notebook(walk: Walk, plan: Plan) -> Plan | tuple[str, str] | None:

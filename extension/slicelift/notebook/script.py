@@ -14,10 +14,20 @@ from itertools import groupby
 
 from slicelift.models import Finding, LinePlace, Script, Severity
 from slicelift.notebook.bindings import bound_names
-from slicelift.notebook.coroutines import as_coroutine, loop_functions, may_need_loop, must_stay, needs_loop
+from slicelift.notebook.coroutines import as_coroutine, loop_words, may_need_loop, must_stay, needs_loop
 from slicelift.notebook.guards import guarded
 from slicelift.notebook.parameters import Parameters, read_parameters
-from slicelift.notebook.pieces import Line, Piece, first_line, indented, join, parse, replaced, rows
+from slicelift.notebook.pieces import (
+    Line,
+    Piece,
+    first_line,
+    indented,
+    join,
+    last_line,
+    parse,
+    replaced,
+    rows,
+)
 from slicelift.notebook.prelude import HEADER, LOOP_END, prelude
 from slicelift.notebook.program import Transformed
 
@@ -131,7 +141,7 @@ def _section(piece: Piece) -> Section:
     tree = piece.tree or ast.Module(body=[], type_ignores=[])
     found, done = [], 0
     for group in rows(tree):
-        start, end = first_line(group[0]) - 1, max(node.end_lineno or node.lineno for node in group)
+        start, end = first_line(group[0]) - 1, last_line(group, piece.lines)
         found.append(Row(nodes=group, above=piece.lines[done:start], lines=piece.lines[start:end]))
         done = end
     return Section(piece=piece, rows=found, below=piece.lines[done:])
@@ -146,9 +156,9 @@ def _decide(sections: Sequence[Section], *, lazy: bool) -> None:
         row.guarded = flag and not (section.piece.parameters and _assigns(row))
     if not may_need_loop(line.text for section in sections for line in section.piece.lines):
         return
-    functions = loop_functions([s.piece.tree for s in sections if s.piece.tree])
+    words = loop_words([s.piece.tree for s in sections if s.piece.tree])
     for section in sections:
-        asking = [needs_loop(row.nodes, functions) for row in section.rows]
+        asking = [needs_loop(row.nodes, words) for row in section.rows]
         for row, asks in zip(section.rows, asking, strict=True):
             row.guarded = row.guarded or asks
             row.loop = row.guarded and (asks or (any(asking) and not must_stay(row.nodes)))

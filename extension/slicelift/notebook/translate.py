@@ -8,7 +8,6 @@ continuation lines.
 from __future__ import annotations
 
 import re
-import tokenize
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -81,7 +80,7 @@ def _tokens(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it warns of rare characters that it takes for line ends
                 changed, after = transform(lines)
-        except (SyntaxError, ValueError, tokenize.TokenError):  # tabs mixed with spaces, half a character
+        except Exception:  # noqa: BLE001  on broken code IPython and the tokenizer raise many things
             break
         if not changed:
             break

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from slicelift.preflight.check import Report, check, project_root
+from slicelift.preflight.checking import Report, check, project_root
 
 __all__ = ["Report", "check", "project_root"]

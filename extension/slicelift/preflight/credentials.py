@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from slicelift.models import Finding, Severity
 from slicelift.notebook.document import Cell
@@ -65,27 +65,19 @@ def check_credentials(view: View) -> tuple[list[Finding], set[str]]:
     return list(findings.values()), values
 
 
-def check_other_cells(cells: Iterable[Cell]) -> tuple[list[Finding], set[str]]:
-    """Well-known token shapes in text and code that is not promoted, but travels inside the notebook file."""
-    findings, values = [], set()
+def check_text(cells: Iterable[Cell], *, found: Collection[str]) -> tuple[list[Finding], set[str]]:
+    """Well-known token shapes in text, comments and code that is not promoted: they travel in the notebook file.
+
+    `found` are values that were reported already.
+    """
+    findings: list[Finding] = []
+    values: set[str] = set()
     for cell in cells:
         for number, line in enumerate(cell.source.split("\n"), start=1):
             match = _SHAPES.search(line)
-            if match:
+            if match and match[0] not in found:
                 values.add(match[0])
-                message = (
-                    "This looks like a credential; the cell is not promoted, but the notebook file travels."
-                )
-                findings.append(
-                    Finding(
-                        code="secret-in-source",
-                        severity=Severity.WARNING,
-                        message=message,
-                        cell=cell.index,
-                        line=number,
-                        fix=_FIX,
-                    )
-                )
+                findings.append(_in_text(cell, number))
     return findings, values
 
 
@@ -94,6 +86,17 @@ def masked(text: str, values: Iterable[str]) -> str:
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, MASK)
     return _SHAPES.sub(MASK, text)
+
+
+def _in_text(cell: Cell, line: int) -> Finding:
+    return Finding(
+        code="secret-in-source",
+        severity=Severity.WARNING,
+        message="This looks like a credential; it is not run, but it travels inside the notebook file.",
+        cell=cell.index,
+        line=line,
+        fix=_FIX,
+    )
 
 
 def _found(view: View) -> Iterator[tuple[ast.AST, str, str]]:

@@ -54,7 +54,7 @@ def check_files(view: View, *, root: Path, written: Collection[str]) -> list[Fin
             known.add(item.path)
         elif item.path and not _made(item.path, known, root=root) and item.path not in tracked:
             reads.append(item)
-    ignored = _ignored(root, [item.path for item in reads if item.path])
+    ignored = ignored_by_git(root, [item.path for item in reads if item.path])
     for item in reads:
         finding = _about(view, item, ignored=ignored)
         findings += [finding] if finding else []
@@ -67,6 +67,21 @@ def opened(view: View) -> Iterator[Opened]:
     for statement, folder in view.folders():
         while calls and calls[0].lineno <= (statement.end_lineno or statement.lineno):
             yield from _opening(view, calls.pop(0), folder=folder)
+
+
+def ignored_by_git(root: Path, paths: Iterable[Path]) -> set[Path]:
+    """Those that git ignores, asked once; none without git or without a repository."""
+    listed = sorted({str(path) for path in paths})
+    if not listed or not (root / ".git").exists():
+        return set()
+    command = ["git", "-C", str(root), "check-ignore", "-z", "--stdin"]
+    try:
+        done = subprocess.run(
+            command, input="\0".join(listed).encode(), capture_output=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return set()
+    return {Path(os.fsdecode(item)) for item in done.stdout.split(b"\0") if item}
 
 
 def _opening(view: View, node: ast.Call, *, folder: str | None) -> Iterator[Opened]:
@@ -227,18 +242,3 @@ def _expected_to_fail(view: View, node: ast.AST) -> bool:
 
 def _takes_absence(handler: ast.ExceptHandler) -> bool:
     return handler.type is None or any(word in ast.unparse(handler.type) for word in _ABSENT_ERRORS)
-
-
-def _ignored(root: Path, paths: Iterable[Path]) -> set[Path]:
-    """Those that git ignores, asked once; none without git or without a repository."""
-    listed = sorted({str(path) for path in paths})
-    if not listed or not (root / ".git").exists():
-        return set()
-    command = ["git", "-C", str(root), "check-ignore", "-z", "--stdin"]
-    try:
-        done = subprocess.run(
-            command, input="\0".join(listed).encode(), capture_output=True, check=False, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return set()
-    return {Path(os.fsdecode(item)) for item in done.stdout.split(b"\0") if item}

@@ -50,12 +50,14 @@ class Import:
 class Available:
     """What there is to import: the kernel's answers, recorded requirements, modules that the code writes.
 
+    `ignored` are modules of the project that git ignores.
     `complete` is False when the notebook changes the module path in a way that cannot be read.
     """
 
     modules: Mapping[str, Module]
     requirements: Collection[str] = ()
     written: Collection[str] = ()
+    ignored: Collection[str] = ()
     complete: bool = True
 
 
@@ -101,8 +103,7 @@ def check_modules(view: View, available: Available) -> list[Finding]:
         if item.star:
             findings.append(_star(view, item))
         if top in written or (module and module.local and module.found):
-            message = f"{item.name} is a module of the project; it travels with the code."
-            findings.append(view.finding("local-module", Severity.NOTE, node=item.node, message=message))
+            findings.append(_local(view, item, ignored=item.name in available.ignored and top not in written))
         elif item in missing and not _guarded(view, item.node, missing=missing):
             findings.append(_absent(view, item, complete=available.complete))
     return list(dict.fromkeys(findings))
@@ -191,6 +192,15 @@ def _takes_import_error(handler: ast.ExceptHandler) -> bool:
     return any(ast.unparse(kind).rpartition(".")[2] in _IMPORT_ERRORS for kind in kinds)
 
 
+def _local(view: View, item: Import, *, ignored: bool) -> Finding:
+    if ignored:
+        message = f"{item.name} is a module of the project that git ignores, so it does not travel."
+        fix = "Take it out of .gitignore."
+        return view.finding("local-module", Severity.WARNING, node=item.node, message=message, fix=fix)
+    message = f"{item.name} is a module of the project; it travels with the code."
+    return view.finding("local-module", Severity.NOTE, node=item.node, message=message)
+
+
 def _star(view: View, item: Import) -> Finding:
     message = f"from {item.name} import * hides where names come from."
     fix = "Import the names you use."
@@ -207,5 +217,17 @@ def _absent(view: View, item: Import, *, complete: bool) -> Finding:
     certain = complete and not view.in_function(item.node)
     severity = Severity.ERROR if certain else Severity.WARNING
     message = f"No module {item.name} in the kernel's environment or on the notebook's module path."
-    fix = f"Install it in the kernel's environment (%pip install {item.name.partition('.')[0]}), or correct the name."
+    top = item.name.partition(".")[0]
+    place = _place_above(Path(view.folder), top)
+    fix = f"Install it in the kernel's environment (%pip install {top}), or correct the name."
+    if place is not None:
+        fix = f"It lies in {place}: put `import sys; sys.path.append({place!r})` above, or install it."
     return view.finding("missing-module", severity, node=item.node, message=message, fix=fix)
+
+
+def _place_above(folder: Path, name: str) -> str | None:
+    """The folder above the notebook that holds the module, as the notebook would write it."""
+    for up, parent in enumerate(list(folder.parents)[:4], start=1):
+        if (parent / f"{name}.py").is_file() or (parent / name / "__init__.py").is_file():
+            return "/".join([".."] * up)
+    return None

@@ -112,10 +112,19 @@ def submit(
     identity = checked_id(promotion_id) if promotion_id else mint_id()
     frozen = freeze(request)
     # a cold launcher takes seconds: it starts while the notebook is checked
-    starting = Background(lambda: ensure(home).close())
-    prepared = prepare(frozen, on_progress=on_progress)
-    starting.result()
-    return deliver(prepared, identity, connect=lambda: ensure(home), say=on_progress)
+    starting = Background(lambda: ensure(home))
+    try:
+        prepared = prepare(frozen, on_progress=on_progress)
+    except BaseException:
+        Background(lambda: starting.result().close())
+        raise
+    first = [starting]
+    return deliver(
+        prepared,
+        identity,
+        connect=lambda: first.pop().result() if first else ensure(home),
+        say=on_progress,
+    )
 
 
 def plan(request: Request, *, home: Path | None = None, on_progress: Progress = silent) -> Plan:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from slicelift.errors import Unavailable
 from slicelift.models import RunView
 from slicelift.promotion.preparing import Prepared
-from slicelift.promotion.request import Progress, Step
+from slicelift.promotion.request import Progress, Step, told_size
 
 if TYPE_CHECKING:
     from slicelift.launcher_client import Client
@@ -59,4 +59,4 @@ def _undelivered(fault: Unavailable, promotion_id: str) -> Unavailable:
 def _upload_text(sent: Uploaded) -> str:
     if not sent.blobs:
         return "Uploaded: nothing, all of it is known"
-    return f"Uploaded: {sent.blobs} files, {sent.bytes / 1e6:.1f} MB"
+    return f"Uploaded: {sent.blobs} files, {told_size(sent.bytes)}"

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from slicelift.errors import NotFound, Refused, UserError
 from slicelift.models import Environment, Finding, JobSpec, Script, Severity, Snapshot, to_dict
-from slicelift.promotion.request import Progress, Request, Step, checked_model_name, make_model_name, silent
+from slicelift.promotion.request import (
+    Progress,
+    Request,
+    Step,
+    checked_model_name,
+    make_model_name,
+    silent,
+    told_size,
+)
 
 if TYPE_CHECKING:
     from slicelift.preflight import Report
@@ -247,7 +255,7 @@ def _checked_text(report: Report) -> str:
 
 def _snapshot_text(snapshot: Snapshot) -> str:
     state = " and uncommitted changes" if snapshot.dirty else ""
-    size = f"{snapshot.size_bytes / 1e6:.1f} MB"
+    size = told_size(snapshot.size_bytes)
     return (
         f"Snapshot {snapshot.id[:12]}: {len(snapshot.files)} files, {size}, {snapshot.base_commit[:7]}{state}"
     )

@@ -158,6 +158,8 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # head and body go out in two writes: Nagle would hold the second one for 40 ms
+    disable_nagle_algorithm = True
     server: _Server
 
     def handle_call(self) -> None:

@@ -35,18 +35,23 @@ def test_its_logs_lead_back_to_the_notebook(cli: Any, failed_run: dict[str, Any]
 
 
 def test_following_the_logs_of_an_ended_run_ends(cli: Any, failed_run: dict[str, Any]) -> None:
-    assert cli("logs", "last", "-f").out == cli("logs", "last").out
+    run = failed_run["run_id"]
+    assert cli("logs", run, "-f").out == cli("logs", run).out
 
 
-@pytest.mark.parametrize("form", ["run_id", "promotion_id", "short", "bare", "last"])
+@pytest.mark.parametrize("form", ["run_id", "promotion_id", "short", "bare"])
 def test_the_ways_to_name_a_run(cli: Any, failed_run: dict[str, Any], form: str) -> None:
     names = {
         **failed_run,
         "short": failed_run["run_id"][:8],
         "bare": failed_run["run_id"][2:9],
-        "last": "last",
     }
     assert cli("status", names[form], "--json").json["run_id"] == failed_run["run_id"]
+
+
+def test_last_is_the_newest(cli: Any, failed_run: dict[str, Any]) -> None:
+    newest = cli("jobs", "--json").json["jobs"][0]
+    assert cli("status", "last", "--json").json["run_id"] == newest["run_id"]
 
 
 def test_a_name_that_fits_nothing_or_too_much(cli: Any, failed_run: dict[str, Any]) -> None:
@@ -57,7 +62,7 @@ def test_a_name_that_fits_nothing_or_too_much(cli: Any, failed_run: dict[str, An
 
 
 def test_status_tells_everything(cli: Any, failed_run: dict[str, Any]) -> None:
-    out = cli("status", "last").out
+    out = cli("status", failed_run["run_id"]).out
     for part in (
         "it fails  Rank 0 failed in cell 2, line 2: ZeroDivisionError",
         failed_run["run_id"],
@@ -96,11 +101,12 @@ def test_outputs(cli: Any, failed_run: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_ranks_that_are_not_there(cli: Any, failed_run: dict[str, Any]) -> None:
-    done = cli("logs", "last", "--rank", "7", "--json")
+    run = failed_run["run_id"]
+    done = cli("logs", run, "--rank", "7", "--json")
     assert (done.code, done.json["code"]) == (2, "rank-unknown")
     assert "0" in done.json["hint"]
-    assert cli("logs", "last", "--attempt", "9", "--json").json["code"] == "attempt-unknown"
-    assert cli("logs", "last", "--rank", "agent").code == 0
+    assert cli("logs", run, "--attempt", "9", "--json").json["code"] == "attempt-unknown"
+    assert cli("logs", run, "--rank", "agent").code == 0
 
 
 def test_the_same_id_again_is_the_same_run(
@@ -125,7 +131,10 @@ def test_watching_an_ended_run_tells_its_end(cli: Any, failed_run: dict[str, Any
     assert cli("watch", failed_run["run_id"], "--json").json == failed_run
 
 
-def test_an_unfinished_run_is_left_alone_by_ctrl_c(cli: Any, project: Path, notebook_at: Any) -> None:
+def test_an_unfinished_run_is_left_alone_by_ctrl_c(
+    cli: Any, launcher: Path, project: Path, notebook_at: Any
+) -> None:
+    """Takes several seconds: a real job, two real followers, two attempts."""
     path = notebook_at(project / "sleepy.ipynb", SLEEPY)
     submitted = cli("promote", path).out
     run = re.findall(r"r-[a-z2-7]{12}", submitted)[0]

@@ -96,7 +96,7 @@ def test_a_terminal_shows_the_end_of_a_run(failed_run: dict[str, Any], term: str
     """Under a real pseudo terminal, 100 columns wide."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "slicelift", "watch", "last"],
+        [sys.executable, "-m", "slicelift", "watch", failed_run["run_id"]],
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -54,7 +54,7 @@ def test_durations(seconds: float, told: str) -> None:
 
 @pytest.mark.parametrize(
     ("passed", "told"),
-    [(0, "just now"), (5, "5 s ago"), (61, "1 min 01 s ago"), (3 * 86400, "3 days ago")],
+    [(0, "just now"), (5, "5 s ago"), (61, "1 min ago"), (90_000, "25 h ago"), (3 * 86400, "3 days ago")],
 )
 def test_ago(passed: float, told: str) -> None:
     assert ago(1000.0, now=1000.0 + passed) == told

@@ -51,6 +51,7 @@ Run = Callable[..., str]
         (["def display(x):\n    print('mine', x)\ndisplay(1)"], "mine 1\n"),
         (["if 1:\n\tx = 1\n\tif x:\n\t\tprint('''a\n\tb''')"], "a\n\tb\n"),
         (["s = 'a\\\n  b'\nprint(s)", "print(f'''{1\n  + 1}\n  x''')"], "a  b\n2\n  x\n"),
+        (["x = 1 \\\n\nprint(x)", "print(2) ; \\\n\nprint(3)"], "1\n2\n3\n"),
         (["x?", "?x", "x = 1\nx?\nprint(x)"], "1\n"),
         (["pip install something", "print('ok')"], "ok\n"),
         (["who = 3", "who", "print(who)"], "3\n"),
@@ -91,6 +92,8 @@ async def twice(n):
             ["match await twice(4):\n    case 8 as got:\n        pass\nprint(got, (w := await twice(1)), w)"],
             "8 2 2\n",
         ),
+        (["loop = asyncio.get_event_loop()", "t = loop.create_task(twice(5))", "print(await t)"], "10\n"),
+        (["print(asyncio.run(twice(6)))", "print(await twice(1))"], "12\n2\n"),
         (["%%capture out\nprint('in', await twice(1))", "print(out.stdout)"], "in 2\n\n"),
     ],
 )

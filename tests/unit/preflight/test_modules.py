@@ -73,3 +73,30 @@ def test_an_environment_inside_the_project_is_not_the_project(look: Callable[...
 def test_future_imports_are_told(look: Callable[..., Report]) -> None:
     report = look("x = 1", "# first\nfrom __future__ import annotations")
     assert [(f.code, f.cell, f.line) for f in report.findings] == [("future-import", 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [
+            "%%writefile pack/__init__.py\nV = 1",
+            "%%writefile pack/deep.py\nW = 2",
+            "import pack.deep\nfrom pack import V",
+        ],
+        ["with open('made.py', 'w') as f:\n    f.write('x = 1')", "import made"],
+    ],
+)
+def test_modules_that_the_code_writes_are_there(cells: list[str], told: Told) -> None:
+    assert told(*cells) == []
+
+
+def test_a_module_above_the_notebook_is_pointed_at(look: Callable[..., Report]) -> None:
+    report = look("import own", files={"own.py": ""}, path="a/b/n.ipynb")
+    assert [(f.code, "sys.path.append('../..')" in (f.fix or "")) for f in report.findings] == [
+        ("missing-module", True)
+    ]
+
+
+def test_a_module_that_git_ignores_does_not_travel(told: Told) -> None:
+    files = {"own.py": "", "near.py": "", ".gitignore": "/own.py\n"}
+    assert told("import near\nimport own", files=files) == [("warning", "local-module", 0, 2)]

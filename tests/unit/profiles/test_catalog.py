@@ -30,7 +30,7 @@ FAULTS: dict[str, tuple[str, int, str, str]] = {
     ),
     "no value": (HEAD + GOOD.replace("cpu: 1", "cpu:"), 4, "wrong-type", "is empty"),
     "no cores": (HEAD + GOOD.replace("cpu: 1", "cpu: 0"), 4, "bad-value", "number of cores"),
-    "memory without unit": (HEAD + GOOD.replace("1Gi", "16"), 5, "wrong-type", "Mi, Gi or Ti"),
+    "memory without unit": (HEAD + GOOD.replace("1Gi", "16"), 5, "wrong-type", "such as 16Gi."),
     "memory in GB": (HEAD + GOOD.replace("1Gi", "16GB"), 5, "bad-value", "such as 16Gi"),
     "no memory": (HEAD + GOOD.replace("1Gi", "0.0Gi"), 5, "bad-memory", "16Gi"),
     "HTML in a name": (HEAD + GOOD.replace("name: A", "name: <b>A</b>"), 3, "html", "plain text"),

@@ -15,8 +15,8 @@ from slicelift.notebook.parameters import Parameters, parse_overrides, read_para
 from slicelift.notebook.pieces import Piece
 from slicelift.notebook.program import Transformed, names_of, transform
 from slicelift.notebook.script import check_script, write_script
-from slicelift.preflight.credentials import check_credentials, check_other_cells, masked
-from slicelift.preflight.files import check_files, opened
+from slicelift.preflight.credentials import check_credentials, check_text, masked
+from slicelift.preflight.files import check_files, ignored_by_git, opened
 from slicelift.preflight.habits import check_habits
 from slicelift.preflight.modules import (
     Available,
@@ -260,6 +260,7 @@ def _program(transformed: Transformed, view: View, *, result: ProbeResult, compl
         modules=result.modules,
         requirements=transformed.requirements,
         written=_written_modules(transformed, view),
+        ignored=_ignored_modules(transformed, result),
         complete=complete,
     )
     findings = [
@@ -288,6 +289,12 @@ def _written_modules(transformed: Transformed, view: View) -> frozenset[str]:
     return frozenset(part for path in inside if path.suffix == ".py" for part in path.with_suffix("").parts)
 
 
+def _ignored_modules(transformed: Transformed, result: ProbeResult) -> frozenset[str]:
+    local = {name: Path(item.origin) for name, item in result.modules.items() if item.local and item.origin}
+    ignored = ignored_by_git(transformed.root, local.values())
+    return frozenset(name for name, path in local.items() if path in ignored)
+
+
 def _definers(transformed: Transformed) -> Callable[[str, int], int | None]:
     """Which unselected cell defines a name: the nearest above the use, else the first below."""
     chosen = set(transformed.selected)
@@ -304,11 +311,9 @@ def _definers(transformed: Transformed) -> Callable[[str, int], int | None]:
 
 
 def _credentials(transformed: Transformed, view: View) -> tuple[list[Finding], set[str]]:
-    chosen = set(transformed.selected)
-    looks = [
-        *(check_credentials(one) for one in [view, *_script_views(transformed)]),
-        check_other_cells([cell for cell in transformed.notebook.cells if cell.index not in chosen]),
-    ]
+    looks = [check_credentials(one) for one in [view, *_script_views(transformed)]]
+    values = {item for _, found in looks for item in found}
+    looks.append(check_text(transformed.notebook.cells, found=values))
     return [finding for found, _ in looks for finding in found], {
         item for _, found in looks for item in found
     }
