@@ -58,7 +58,9 @@ class Client:
         timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
         # trust_env off: a proxy of the environment must not see calls on loopback
         headers = {"Authorization": f"token {token}"}
-        self._http = httpx.Client(timeout=timeout, headers=headers, trust_env=False)
+        self._http = httpx.Client(
+            timeout=timeout, headers=headers, trust_env=False, verify=url.startswith("https:")
+        )
 
     def __enter__(self) -> Client:
         return self

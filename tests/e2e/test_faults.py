@@ -71,7 +71,7 @@ def wait_closed(desk: Any, run_id: str, status: str, seconds: float = 60) -> Non
 def test_cancel_takes_the_whole_tree(desk: Any) -> None:
     runaway = """
 import os, sys, subprocess, time
-code = "import os,time; os.setsid(); os.fork() and os._exit(0); open('outputs-%d' % os.getpid(), 'w'); time.sleep(600)"
+code = "import os,time; os.fork() and os._exit(0); open('outputs-%d' % os.getpid(), 'w'); time.sleep(600)"
 subprocess.Popen([sys.executable, "-c", code], start_new_session=True, env={"PATH": os.environ["PATH"]})
 time.sleep(600)
 """

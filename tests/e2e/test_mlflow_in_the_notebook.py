@@ -28,7 +28,8 @@ with mlflow.start_run(run_name="second") as second:
     mlflow.log_metric("late", 2.0)
 model = torch.nn.Linear(2, 1)
 with mlflow.start_run(run_id=first.info.run_id):
-    mlflow.pytorch.log_model(model, name="net", registered_model_name="from-mlflow", pip_requirements=["torch"])
+    mlflow.pytorch.log_model(model, name="net", registered_model_name="from-mlflow", pip_requirements=["torch"],
+                             serialization_format="pickle")
 print("runs", first.info.run_id != second.info.run_id)
 dist.barrier()
 """

@@ -162,6 +162,7 @@ class Local:
             "cache": str(self.home / "cache"),
             "checkpoints": str(self.home / "checkpoints" / attempt.run_id),
             "slice_uuid": attempt.slice_uuid,
+            "gpus": list(attempt.gpus),
             "patience_seconds": self._patience_seconds,
             "spec": to_dict(spec),
         }

@@ -36,6 +36,10 @@ _MODULE_OF = {
 }
 
 
+# What is there in every job, whatever the kernel lacks: the runtime travels with the snapshot.
+_TRAVELS = frozenset({"slicelift"})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Import:
     """One imported module. `level` counts leading dots; `star` is True for `import *`."""
@@ -93,7 +97,7 @@ def search_paths(view: View) -> tuple[list[str], bool]:
 def check_modules(view: View, available: Available) -> list[Finding]:
     """Findings for all imports."""
     modules, written = available.modules, available.written
-    answered = {requirement_name(item) for item in available.requirements}
+    answered = _TRAVELS | {requirement_name(item) for item in available.requirements}
     answered |= {_MODULE_OF[name] for name in answered if name in _MODULE_OF}
     findings: list[Finding] = []
     missing = _missing(view, modules, answered=answered, written=written)

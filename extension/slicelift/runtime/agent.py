@@ -8,6 +8,7 @@ later. With `--deliver` it does only that last part, in place of an agent that w
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -95,6 +96,9 @@ class Agent:
                 return
         except NotFound as error:
             say(f"the launcher does not know this attempt any more: {error}")
+        if self._secrets:
+            # the store has the logs now, with secrets masked; here they lie as they were printed
+            shutil.rmtree(self._folder.root / "logs", ignore_errors=True)
         write_json(self._folder.delivered, {"time": time.time()})
 
     def deliver_instead(self) -> None:

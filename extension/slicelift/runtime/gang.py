@@ -38,7 +38,7 @@ _DEFAULTS = {
 }
 
 
-class Interrupted(Exception):  # noqa: N818 - not an error: somebody asked the gang to end
+class Interrupted(Exception):
     """The gang was told to end by a signal."""
 
     def __init__(self, number: int) -> None:

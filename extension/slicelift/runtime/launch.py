@@ -52,8 +52,9 @@ def gang_variables(
         "SLICELIFT_MODEL_NAME": spec.model_name,
         "MLFLOW_TRACKING_URI": tracking_uri,
     }
-    if request.get("slice_uuid"):
-        variables["CUDA_VISIBLE_DEVICES"] = str(request["slice_uuid"])
+    devices = [request["slice_uuid"]] if request.get("slice_uuid") else request.get("gpus") or []
+    if devices:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
     return variables
 
 

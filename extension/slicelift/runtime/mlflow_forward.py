@@ -51,7 +51,7 @@ class Reply:
         return json.loads(self.stream.read() or b"{}")
 
 
-class GaveUp(Exception):  # noqa: N818 - it is no error of the caller's
+class GaveUp(Exception):
     """Nobody answered for as long as we were told to wait, or the job is ending."""
 
 

@@ -61,7 +61,7 @@ def judge(folder: AttemptFolder, spec: JobSpec, exit_code: int) -> Verdict:
     failures = told.get("failures") or []
     if code == 0 and not failures:
         return Verdict(status=Status.FINISHED, exit_code=0)
-    row = _first(failures) if failures else {"exit_code": code}
+    row = failures[0] if failures else {"exit_code": code}
     code = row.get("exit_code") or code
     failure = _failure(row, folder, spec)
     return Verdict(
@@ -101,12 +101,6 @@ def words(exit_code: int) -> str:
         return f"was ended by {signal.Signals(-exit_code).name}"
     except ValueError:
         return f"was ended by signal {-exit_code}"
-
-
-def _first(failures: list[dict[str, Any]]) -> dict[str, Any]:
-    """The first trigger; a rank that torchrun ended with SIGTERM while it was starting is none."""
-    ended = [row for row in failures if row.get("exit_code") == -signal.SIGTERM and not row.get("error")]
-    return next((row for row in failures if row not in ended), failures[0])
 
 
 def _gang_lost(folder: AttemptFolder, spec: JobSpec, exit_code: int) -> Verdict:

@@ -28,7 +28,7 @@ _RETURNED = ("Content-Type", "Content-Disposition", "X-Content-Type-Options")
 _REMEMBERED_RUNS = 10_000
 
 
-class BrokenOff(SliceliftError):  # noqa: N818 - the fault is a state, like the others of slicelift.errors
+class BrokenOff(SliceliftError):
     """MLflow went away in the middle: nobody knows whether the call was carried out."""
 
     http_status = 502

@@ -25,13 +25,13 @@ _MODES = ("100644", "100755", "120000")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class StoreFull(SliceliftError):  # noqa: N818 - named for the state, like slicelift.errors
+class StoreFull(SliceliftError):
     """The disk under the store has no room; nothing half-written is left."""
 
     http_status = 507
 
 
-class TooLarge(UserError):  # noqa: N818
+class TooLarge(UserError):
     """More bytes than the launcher takes."""
 
     http_status = 413

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +77,7 @@ def test_two_ranks_with_torchrun_are_cancelled(bench: Any) -> None:
     )
     folder = bench.root(handle) / "workspace/笔记 本"
     bench.wait_for(lambda: (folder / "up0").exists() and (folder / "up1").exists())
-    begun = time.monotonic()
     assert bench.local.cancel(handle, reason="stop", grace_seconds=5) == Proof(gone=True, killed=3)
-    assert time.monotonic() - begun < 5
     assert bench.local.status(handle).status is Status.KILLED
 
 

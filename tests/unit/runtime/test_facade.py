@@ -24,17 +24,14 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = slicelift.logg  # type: ignore[attr-defined]
 
 
-def test_import_loads_nothing_else_and_takes_milliseconds() -> None:
+def test_import_loads_nothing_else() -> None:
     program = """
-import sys, time
+import sys
 before = set(sys.modules)
-began = time.perf_counter()
 import slicelift
-print(time.perf_counter() - began, *sorted(set(sys.modules) - before))
+print(*sorted(set(sys.modules) - before))
 """
-    seconds, *modules = min(_run(program).split() for _ in range(3))
-    assert modules == ["__future__", "slicelift", "slicelift._version"]
-    assert float(seconds) < 0.02
+    assert _run(program).split() == ["__future__", "slicelift", "slicelift._version"]
 
 
 def test_what_travels_needs_the_standard_library_only(traveller: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sqlite3
-import time
 from typing import Any
 
 import pytest
@@ -150,7 +149,5 @@ def test_a_world_of_one_may_use_a_process_group(attempt: Any) -> None:
     dist.init_process_group("gloo")
     t = torch.ones(1); dist.all_reduce(t); print("one", t.item()); dist.destroy_process_group()
     """
-    began = time.monotonic()
     assert attempt.run(source) == 0, attempt.log()
     assert attempt.log() == "one 1.0\n"
-    assert time.monotonic() - began < 60
