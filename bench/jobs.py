@@ -77,4 +77,9 @@ def attempt_token(run_id: str, *, attempt: int = 1) -> str:
 
 
 def _log(client: Client, run_id: str) -> str:
-    return b"".join(client.follow_logs(run_id, rank=0)).decode("utf-8", errors="replace")
+    """Whole: the run is over."""
+    parts, offset = [], 0
+    while (answer := client.logs(run_id, rank=0, offset=offset))[0]:
+        parts.append(answer[0])
+        offset = answer[1]
+    return b"".join(parts).decode("utf-8", errors="replace")

@@ -1,6 +1,6 @@
 """Measures the figures of docs/benchmarks.md on this machine, prints them and writes bench/results.json.
 
-    python -m bench [--only NAME]... [--list] [--markdown]
+    python -m bench [--only NAME]... [--list] [--docs]
 
 Each benchmark runs in a process of its own with an empty home, on real parts: launcher, git, DVC, MLflow,
 torch. A figure is compared within one run, never with a number of another machine.
@@ -38,6 +38,7 @@ BENCHMARKS = {
     "up": "`slicelift up`, warm, to the first metric",
 }
 
+DOCS = ROOT / "docs" / "benchmarks.md"
 LIMIT_SECONDS = 900
 BUSY = 1.0
 
@@ -50,9 +51,8 @@ def main(arguments: list[str]) -> int:
     if options.list:
         print("\n".join(f"{name:<12} {what}" for name, what in BENCHMARKS.items()))
         return 0
-    if options.markdown:
-        print(markdown(json.loads(RESULTS.read_text(encoding="utf-8"))))
-        return 0
+    if options.docs:
+        return _write_docs()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     load = _load()
     failed = [name for name in options.only or BENCHMARKS if not _measure(name, load)]
@@ -68,10 +68,20 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--only", action="append", choices=list(BENCHMARKS), help="measure this one (may repeat)"
     )
     parser.add_argument("--list", action="store_true", help="say what there is")
-    parser.add_argument("--markdown", action="store_true", help="print the kept figures as a table")
+    parser.add_argument(
+        "--docs", action="store_true", help=f"put the kept figures into {DOCS.relative_to(ROOT)}"
+    )
     parser.add_argument("--one", choices=list(BENCHMARKS), help=argparse.SUPPRESS)
     parser.add_argument("--into", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
+
+
+def _write_docs() -> int:
+    """Put the table of the kept figures in the place of the page's last section."""
+    page, kept = DOCS.read_text(encoding="utf-8"), json.loads(RESULTS.read_text(encoding="utf-8"))
+    head, heading, _ = page.partition("## Figures\n")
+    DOCS.write_text(f"{head}{heading}\n{markdown(kept)}\n", encoding="utf-8")
+    return 0
 
 
 def _load() -> float:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,22 @@ def _no_demo_repository() -> str:
 
 
 TIERS = (
-    Tier(name="unit", what="one room at a time, real git, DVC and processes", arguments=("tests/unit",)),
+    Tier(
+        name="jobs",
+        what="agent, ranks, gangs: real processes and torch",
+        arguments=("tests/unit/agent", "tests/unit/runtime", "-m", "not needs_root"),
+    ),
+    Tier(
+        name="unit",
+        what="one room at a time, real git, DVC and kernels",
+        arguments=(
+            "tests/unit",
+            "--ignore=tests/unit/agent",
+            "--ignore=tests/unit/runtime",
+            "-m",
+            "not needs_root",
+        ),
+    ),
     Tier(name="server", what="the real launcher over HTTP", arguments=("tests/server",)),
     Tier(name="mlflow", what="the real MLflow server", arguments=("tests/mlflow",)),
     Tier(
@@ -64,36 +80,43 @@ TIERS = (
 
 def main(arguments: list[str]) -> int:
     """Exit status 0 when every tier that ran passed and no required one was left out."""
-    names, _, extra = _split(arguments)
+    names, extra = _split(arguments)
     unknown = set(names) - {tier.name for tier in TIERS}
     if unknown:
         print(f"no such tier: {', '.join(sorted(unknown))}; there are {', '.join(t.name for t in TIERS)}")
         return 2
     chosen = [tier for tier in TIERS if not names or tier.name in names]
-    results = [(tier, *_run(tier, extra)) for tier in chosen]
+    if any(tier.name == "notebooks" for tier in chosen):
+        subprocess.run([sys.executable, str(ROOT / "notebooks" / "prepare_demo.py")], cwd=ROOT, check=True)
+    # two at a time: most of a tier is waiting for servers and processes
+    with ThreadPoolExecutor(1 if len(chosen) == 1 else 2) as pool:
+        results = list(pool.map(lambda tier: _run(tier, extra, live=len(chosen) == 1), chosen))
     print("\ntiers")
-    for tier, outcome, seconds in results:
+    for tier, (outcome, seconds) in zip(chosen, results, strict=True):
         print(f"  {tier.name:<10} {outcome:<40} {seconds:6.0f} s   {tier.what}")
-    return int(any(outcome.startswith(("failed", "required")) for _, outcome, _ in results))
+    return int(any(outcome.startswith(("failed", "required")) for outcome, _ in results))
 
 
-def _split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:at], "--", arguments[at + 1 :]
+    return arguments[:at], arguments[at + 1 :]
 
 
-def _run(tier: Tier, extra: list[str]) -> tuple[str, float]:
+def _run(tier: Tier, extra: list[str], *, live: bool) -> tuple[str, float]:
+    """How one tier went and how long it took; its output comes at once when `live`, else when it is over."""
     reason, start = tier.lacks(), time.monotonic()
     if reason:
-        print(f"\n— {tier.name}: not run, {reason}", flush=True)
+        print(f"— {tier.name}: not run, {reason}", flush=True)
         return (f"required, but {reason}" if _required(tier.name) else f"skipped: {reason}"), 0.0
-    print(f"\n— {tier.name}: {tier.what}", flush=True)
-    if tier.name == "notebooks":
-        subprocess.run([sys.executable, str(ROOT / "notebooks" / "prepare_demo.py")], cwd=ROOT, check=True)
+    print(f"— {tier.name} begins: {tier.what}", flush=True)
     environment = os.environ | {"SLICELIFT_NO_SKIP": "1" if _required(tier.name) else ""}
     command = [sys.executable, "-m", "pytest", "-q", *tier.arguments, *extra]
-    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-    return ("passed" if code == 0 else f"failed (pytest exit {code})"), time.monotonic() - start
+    pipe = {} if live else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, text=True, **pipe)
+    outcome = "passed" if done.returncode == 0 else f"failed (pytest exit {done.returncode})"
+    if not live:
+        print(f"\n— {tier.name}: {outcome}\n{done.stdout}", flush=True)
+    return outcome, time.monotonic() - start
 
 
 def _required(name: str) -> bool:

@@ -81,6 +81,14 @@ class Unavailable(SliceliftError):
     exit_code = 3
 
 
+_AWAY = ("launcher-", "http-")
+
+
+def is_launcher_away(error: SliceliftError) -> bool:
+    """Whether the launcher is away for a moment, so that the same call to it may soon work."""
+    return isinstance(error, Unavailable) and error.code.startswith(_AWAY)
+
+
 _BY_STATUS: dict[int, type[SliceliftError]] = {
     401: Denied,
     403: Denied,

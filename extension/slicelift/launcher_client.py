@@ -6,6 +6,7 @@ restarts of its launcher: after a broken connection the address is read anew.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tarfile
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
 STATE_FILE = "launcher.json"
+LOCK_FILE = "launcher.lock"
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 60.0
 # the launcher says something every 15 s
@@ -158,22 +160,6 @@ class Client:
         response = self._send("GET", f"/jobs/{quote(ident, safe='')}/logs", params=query)
         return response.content, int(response.headers["X-Next-Offset"])
 
-    def follow_logs(self, ident: str, *, rank: int | str = 0, attempt: int | None = None) -> Iterator[bytes]:
-        """A log from its beginning until the attempt is over."""
-        offset, over = 0, False
-        number = attempt or self.job(ident).attempt
-        while True:
-            chunk, offset = self.logs(ident, rank=rank, attempt=number, offset=offset)
-            if chunk:
-                yield chunk
-                continue
-            if over:
-                return
-            view = self.job(ident)
-            over = view.attempt > number or view.status.terminal
-            if not over:
-                time.sleep(_FOLLOW_SECONDS)
-
     def attempts(self, ident: str) -> list[dict[str, Any]]:
         """Every attempt of a run, oldest first."""
         return list(self._get(f"/jobs/{quote(ident, safe='')}/attempts")["attempts"])
@@ -304,12 +290,16 @@ def default_home() -> Path:
 
 
 def read_state(home: Path) -> dict[str, Any] | None:
-    """The state file of the launcher that serves `home`, or None when none does."""
+    """The state file of the launcher that serves `home`, or None when none does.
+
+    A process of that id may be another one's by now: what counts is the lock, which a launcher holds for life.
+    """
     try:
-        state = json.loads((home / STATE_FILE).read_bytes())
-        return state if isinstance(state, dict) and is_alive(int(state["pid"])) else None
+        state: dict[str, Any] = json.loads((home / STATE_FILE).read_bytes())
+        served = is_alive(int(state["pid"])) and _is_locked(home)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return state if served else None
 
 
 def is_alive(pid: int) -> bool:
@@ -325,17 +315,19 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def find(home: Path | None = None) -> Client:
+def find(home: Path | None = None, *, any_version: bool = False) -> Client:
     """The launcher that serves `home`. Starts nothing.
 
-    Raises `launcher-not-running`, or `launcher-version` when it is of another version than this package.
+    Raises `launcher-not-running`, or `launcher-version` when it is of another version than this package and
+    `any_version` is not said, as only who wants to stop it may.
     """
     root = home or default_home()
     state = read_state(root)
     if state is None:
         message = f"No launcher serves {root}."
         raise Unavailable("launcher-not-running", message, "Start one: `make up` or `slicelift up`.")
-    check_version(state)
+    if not any_version:
+        check_version(state)
     return Client(str(state["url"]), str(state["token"]), home=root)
 
 
@@ -350,9 +342,24 @@ def check_version(state: Mapping[str, Any]) -> None:
     """Raises `launcher-version`: two versions at once would misread each other's data."""
     if state.get("version") == __version__:
         return
-    message = f"The running launcher is version {state.get('version')}, this is slicelift {__version__}."
+    message = (
+        f"The running launcher (process {state.get('pid')}) is version {state.get('version')}, "
+        f"this is slicelift {__version__}."
+    )
     hint = "Stop it with `slicelift down --keep-jobs` (or Ctrl-C where it runs), then try again."
     raise SliceliftError("launcher-version", message, hint)
+
+
+def _is_locked(home: Path) -> bool:
+    """Whether some launcher holds the lock of `home`. Ours is shared and let go at once: nobody waits for it."""
+    descriptor = os.open(home / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _run(data: Mapping[str, Any]) -> RunView:

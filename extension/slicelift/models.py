@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _HINTS: dict[type[Any], Mapping[str, Any]] = {}
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Severity(StrEnum):
@@ -351,3 +352,12 @@ def _revive(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast("type[Any]", hint), value)
     return hint(value) if isinstance(hint, type) and issubclass(hint, StrEnum) else value
+
+
+def size_text(size_bytes: float) -> str:
+    """Bytes for a person, in binary units: `12 B`, `1.2 MiB`, `412 MiB`."""
+    step = 0
+    while size_bytes >= 1024 and step < len(_BYTE_UNITS) - 1:
+        size_bytes, step = size_bytes / 1024, step + 1
+    digits = 0 if step == 0 or size_bytes >= 100 else 1
+    return f"{size_bytes:.{digits}f} {_BYTE_UNITS[step]}"

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -107,6 +108,16 @@ class Desk:
         self.up = None
         return code
 
+    def wait_for_tracker(self) -> None:
+        """Until MLflow answers the launcher."""
+        url = json.loads((self.home / "launcher.json").read_text())["url"]
+
+        def up() -> bool:
+            with urllib.request.urlopen(f"{url}/api/v1/health", timeout=10) as answer:
+                return bool(json.load(answer)["tracker"]["status"] == "up")
+
+        wait_for(up, 120)
+
     @property
     def launcher_pid(self) -> int:
         return int(json.loads((self.home / "launcher.json").read_text())["pid"])
@@ -128,7 +139,12 @@ class Desk:
 
     def mlflow(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Rows of MLflow's own database, read only."""
-        return rows(self.home / "mlflow" / "mlflow.db", query, values)
+        try:
+            return rows(self.home / "mlflow" / "mlflow.db", query, values)
+        except sqlite3.OperationalError as error:
+            if "no such" in str(error) or "unable to open" in str(error):
+                return []  # the server has not come up yet
+            raise
 
     def ledger(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Rows of the ledger, read only."""

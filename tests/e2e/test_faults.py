@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,31 +123,46 @@ def test_retry_is_the_same_run(desk: Any) -> None:
     wait_closed(desk, run_id, "FINISHED")
 
 
+def mlflow_pid(desk: Any) -> int:
+    """The MLflow server is a child of the launcher."""
+    command = ["pgrep", "-P", str(desk.launcher_pid), "-f", "mlflow_process"]
+    found: list[str] = []
+
+    def there() -> bool:
+        found[:] = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+        return bool(found)
+
+    until(there)
+    return int(found[0])
+
+
+def until(there: Callable[[], Any], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 def test_mlflow_stopped_in_mid_job_loses_nothing(own_desk: Any) -> None:
     own_desk.start("--no-demo")
-    [pid] = [
-        int(row)
-        for row in subprocess.run(
-            ["pgrep", "-f", f"mlflow.*{own_desk.home}/mlflow"], capture_output=True, text=True, check=False
-        ).stdout.split()
-    ][:1]
-    group = os.getpgid(pid)
-    run_id = start(own_desk, "outage.ipynb", SLOW.format(steps=400), "--workers", "2")
+    own_desk.wait_for_tracker()
+    pid = mlflow_pid(own_desk)
+    run_id = start(own_desk, "outage.ipynb", SLOW.format(steps=600), "--workers", "2")
     own_desk.wait_for_status(run_id, "RUNNING")
     end = time.monotonic() + 60
     while not loss_steps(own_desk, run_id):
         assert time.monotonic() < end, "no point reached MLflow"
         time.sleep(0.2)
-    os.killpg(group, signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
     try:
         view = own_desk.wait_for_status(run_id, "FINISHED", seconds=90)
-        assert view["latest"]["loss"][0] == 399
+        assert view["latest"]["loss"][0] == 599
         frozen = len(loss_steps(own_desk, run_id))
-        assert frozen < 400
+        assert frozen < 600
     finally:
-        os.killpg(group, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
     wait_closed(own_desk, run_id, "FINISHED")
-    assert loss_steps(own_desk, run_id) == list(range(400))
+    assert loss_steps(own_desk, run_id) == list(range(600))
     assert own_desk.mlflow(
         "select count(*) from tags where key = 'slicelift.run_id' and value = ?", run_id
     ) == [(1,)]
@@ -181,7 +197,7 @@ def test_the_launcher_killed_again_and_again(own_desk: Any) -> None:
         for p, c in clients
     ]
     kills = 0
-    while kills < 8:
+    while kills < 6:
         time.sleep(dice.uniform(0.3, 3.0))
         if own_desk.up is not None:
             os.kill(own_desk.launcher_pid, signal.SIGKILL)

@@ -58,8 +58,9 @@ class Steered:
             part.rename(path)
         return Proof(gone=True, killed=1)
 
-    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> None:
+    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
         self._log("discards.log", handle)
+        return True
 
     def _status(self, handle: str) -> Path:
         return self.folder / f"{handle.removeprefix('steered://')}.status"

@@ -67,6 +67,10 @@ class Backend(Protocol):
         """End the whole process tree and prove it. Safe to repeat, also on a job that is over."""
         ...
 
-    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> None:
-        """Free what a finished attempt still holds on disk once its outputs and logs are in the store."""
+    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
+        """Free what a finished attempt still holds on disk once its outputs and logs are in the store.
+
+        True when nothing is left but what `keep` names, also for a handle that nobody knows any more; False when
+        it cannot be freed yet (it runs or delivers): ask again later. Idempotent.
+        """
         ...

@@ -123,19 +123,26 @@ class Local:
         told = read_object(folder.exit).get("ended_processes", 0)
         return Proof(gone=not ending.left, killed=ending.found + int(told), left=ending.left)
 
-    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> None:
-        """Remove the attempt's folder but for the names in `keep`. Does nothing while it runs or delivers."""
+    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
+        """Remove the attempt's folder but for the names in `keep`; whether that is done.
+
+        Does nothing while it runs or delivers. What cannot be removed is left, and tried again the next time.
+        """
         folder = self._known(handle)
-        if folder is None or not folder.exit.exists() or AgentHandle(folder).alive():
-            return
+        if folder is None:
+            return True
+        if not folder.exit.exists() or AgentHandle(folder).alive():
+            return False
         kept = {name for name, wanted in (keep or {}).items() if wanted}
         # the exit status is what says that this attempt is over: it goes last, with the folder
-        for entry in sorted(folder.root.iterdir(), key=lambda item: item == folder.exit):
-            if entry.name in kept or (kept and entry == folder.exit):
-                continue
+        doomed = [entry for entry in folder.root.iterdir() if entry.name not in kept and entry != folder.exit]
+        for entry in doomed:
             _remove(entry)
+        if any(entry.exists() for entry in doomed):
+            return False
         if not kept:
             shutil.rmtree(folder.root, ignore_errors=True)
+        return bool(kept) or not folder.root.exists()
 
     def folder(self, attempt_id: str) -> AttemptFolder:
         """The folder of an attempt, whether it exists or not. Raises NotFound on what is no attempt id."""
@@ -241,7 +248,8 @@ def _remove(entry: Path) -> None:
     if entry.is_dir() and not entry.is_symlink():
         shutil.rmtree(entry, ignore_errors=True)
     else:
-        entry.unlink(missing_ok=True)
+        with suppress(OSError):
+            entry.unlink()
 
 
 def _no_room(folder: AttemptFolder, error: OSError) -> SliceliftError:

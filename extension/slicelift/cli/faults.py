@@ -96,9 +96,11 @@ def _write_traceback(error: BaseException) -> Path | None:
     """Append to one file in the launcher's folder, else in the temporary one; None when both are full."""
     import tempfile  # 10 ms, needed here only
 
+    from slicelift.launcher_client import default_home
+
     text = "".join(traceback.format_exception(error))
     stamp = datetime.now().astimezone().isoformat(timespec="seconds")
-    for folder in (_home(), Path(tempfile.gettempdir())):
+    for folder in (default_home(), Path(tempfile.gettempdir())):
         path = folder / f"slicelift-errors-{os.getuid()}.log"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -108,11 +110,6 @@ def _write_traceback(error: BaseException) -> Path | None:
             continue
         return path
     return None
-
-
-def _home() -> Path:
-    data = os.environ.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
-    return Path(os.environ.get("SLICELIFT_HOME") or Path(data) / "slicelift")
 
 
 def _broken_pipe() -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 TICK_SECONDS = 0.25
 SETTLE_SECONDS = 120.0
 AWAY_SECONDS = 300.0
+AWAY_TEXT = "The launcher does not answer; the job goes on. Trying again"
 _POLL_SECONDS = 0.5
 
 Event = tuple[str, Any]
@@ -102,7 +103,7 @@ def _apply(view: RunView, kind: str, data: Any, screen: Screen) -> RunView:
     if kind == "points":
         return _with_points(view, data)
     if kind == "away":
-        screen.say("The launcher does not answer; the job goes on. Trying again")
+        screen.say(AWAY_TEXT)
     if kind == "lost":
         raise data
     return view

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slicelift.cli import follow
 from slicelift.cli.access import connect, find_run, json_option, run_argument
 from slicelift.cli.printing import print_json, remark
 from slicelift.cli.sentences import sentence
@@ -33,15 +34,15 @@ Mapper = Callable[[str], str]
     "--rank", metavar="N|all|agent", default="all", show_default=True, help="Whose output; agent is ours."
 )
 @click.option("--attempt", metavar="N", type=click.IntRange(min=1), help="Attempt. By default the last.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the run is over.")
 @json_option
-def logs(run: str, rank: str, attempt: int | None, follow: bool, as_json: bool) -> None:
+def logs(run: str, rank: str, attempt: int | None, following: bool, as_json: bool) -> None:
     """Print what the ranks printed; frames of a traceback name the notebook's cell and line."""
     client = connect()
     view = find_run(client, run)
     number = attempt or view.attempt
     tails = [Tail(client, view.run_id, rank=name, attempt=number) for name in _ranks(view, rank)]
-    lines = _followed(client, view, tails) if follow else _read(tails)
+    lines = _followed(client, view, tails) if following else _read(tails)
     mapped = mapper(client, view)
     if as_json:
         print_json(_object(view, number, lines=lines, mapped=mapped))
@@ -49,7 +50,7 @@ def logs(run: str, rank: str, attempt: int | None, follow: bool, as_json: bool) 
     silent = True
     for tail, text in lines:
         silent = False
-        print(f"{_prefix(tail, tails)}{mapped(text)}", end="", flush=follow)
+        print(f"{_prefix(tail, tails)}{mapped(text)}", end="", flush=following)
     if silent:
         remark(f"Nothing was printed ({sentence(view)}).")
 
@@ -129,19 +130,31 @@ def _read(tails: list[Tail]) -> Iterator[tuple[Tail, str]]:
 
 
 def _followed(client: Client, view: RunView, tails: list[Tail]) -> Iterator[tuple[Tail, str]]:
-    """Until the run is over; a launcher that is away for a while is waited for."""
-    over = False
+    """Until the run is over. Outlives restarts of the launcher for `AWAY_SECONDS`, then raises `Unavailable`."""
+    over, lost_since = False, 0.0
     while not over:
         try:
             over = client.job(view.run_id).status.terminal
-            for tail in tails:
-                for text in tail.new_lines():
-                    yield tail, text
+            yield from _read(tails) if over else _news(tails)
+            lost_since = 0.0
         except Unavailable:
-            over = False
+            over, lost_since = False, lost_since or _tell_away()
+            if time.monotonic() - lost_since > follow.AWAY_SECONDS:
+                raise
         if not over:
             time.sleep(_POLL_SECONDS)
-    yield from _read(tails)
+
+
+def _news(tails: list[Tail]) -> Iterator[tuple[Tail, str]]:
+    for tail in tails:
+        for text in tail.new_lines():
+            yield tail, text
+
+
+def _tell_away() -> float:
+    """Say it once, and give the moment from which it counts."""
+    remark(follow.AWAY_TEXT)
+    return time.monotonic()
 
 
 def _prefix(tail: Tail, tails: list[Tail]) -> str:

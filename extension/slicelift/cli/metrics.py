@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slicelift.cli.printing import memory, number
+from slicelift.cli.printing import number
 from slicelift.cli.sentences import STEP_KEY, user_metrics
-from slicelift.models import RunView
+from slicelift.models import RunView, size_text
 
 Latest = Mapping[str, tuple[int, float]]
 _SHOWN = 3
@@ -71,7 +71,7 @@ def _cell(key: str, latest: Latest) -> str:
         return "-"
     value = float(latest[key][1])
     if key in _MEMORY:
-        return memory(value)
+        return size_text(value)
     return _seconds(value) if key == STEP_KEY else number(value)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from slicelift.cli.printing import dim, plural, size
-from slicelift.models import SnapshotFile, to_dict
+from slicelift.cli.printing import dim, plural
+from slicelift.models import SnapshotFile, size_text, to_dict
 from slicelift.promotion import Plan
 
 _TOP = 5
@@ -60,12 +60,12 @@ def _travels(plan: Plan) -> list[str]:
     state = " with uncommitted changes" if snapshot.dirty else ""
     code = f"{snapshot.branch or 'detached'} @ {snapshot.base_commit[:7]}{state}"
     lines = [
-        f"Travels    {plural(len(snapshot.files), 'file')}, {size(snapshot.size_bytes)}; {_upload(plan)}",
+        f"Travels    {plural(len(snapshot.files), 'file')}, {size_text(snapshot.size_bytes)}; {_upload(plan)}",
         f"  code     {code}, snapshot {snapshot.id[:12]}",
     ]
-    lines += [f"           {size(item.size_bytes):>8}  {item.path}" for item in largest(snapshot.files)]
+    lines += [f"           {size_text(item.size_bytes):>8}  {item.path}" for item in largest(snapshot.files)]
     for ref in snapshot.data:
-        where = f"{ref.md5}, {plural(ref.nfiles, 'file')}, {size(ref.size_bytes)}"
+        where = f"{ref.md5}, {plural(ref.nfiles, 'file')}, {size_text(ref.size_bytes)}"
         lines.append(f"  data     {ref.path}: {where}, all in remote {ref.remote}")
     return lines if snapshot.data else [*lines, "  data     none tracked by DVC"]
 
@@ -76,7 +76,7 @@ def _upload(plan: Plan) -> str:
     count = _counted(plan.missing)
     if not count["files"]:
         return "nothing to upload"
-    return f"{plural(count['files'], 'file')} to upload, {size(count['bytes'])}"
+    return f"{plural(count['files'], 'file')} to upload, {size_text(count['bytes'])}"
 
 
 def _starts(plan: Plan) -> list[str]:

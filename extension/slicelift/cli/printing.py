@@ -10,9 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
-_MEMORY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
 
 def print_json(value: Mapping[str, Any]) -> None:
     """One object on one line of stdout. NaN and the infinities become strings, as in the HTTP API."""
@@ -38,16 +35,6 @@ def complain(message: str, hint: str = "", *, lines: Sequence[str] = ()) -> None
 def remark(message: str) -> None:
     """Something worth knowing that changes nothing: to stderr, so that stdout stays clean."""
     print(message, file=sys.stderr, flush=True)
-
-
-def size(count: float) -> str:
-    """Bytes of files in decimal units: `1.2 MB`."""
-    return _scaled(count, base=1000, units=_BYTE_UNITS)
-
-
-def memory(count: float) -> str:
-    """Bytes of memory in binary units: `412 MiB`."""
-    return _scaled(count, base=1024, units=_MEMORY_UNITS)
 
 
 def duration(seconds: float) -> str:
@@ -111,13 +98,6 @@ def dim(text: str) -> str:
 def _padded(cells: Sequence[str], widths: Sequence[int]) -> str:
     padded = [cell + " " * (wide - width(cell)) for cell, wide in zip(cells, widths, strict=True)]
     return "  ".join(padded).rstrip()
-
-
-def _scaled(count: float, *, base: int, units: Sequence[str]) -> str:
-    step = 0
-    while count >= base and step < len(units) - 1:
-        count, step = count / base, step + 1
-    return f"{count:.0f} {units[step]}" if step == 0 or count >= 100 else f"{count:.1f} {units[step]}"
 
 
 def _red(text: str) -> str:

@@ -14,7 +14,8 @@ from slicelift.cli.access import connect, json_option
 from slicelift.cli.options import gang_options, notebook_argument
 from slicelift.cli.outcomes import FINE
 from slicelift.cli.plans import plan_json, plan_lines
-from slicelift.cli.printing import dim, duration, plural, print_json, size
+from slicelift.cli.printing import dim, duration, plural, print_json, remark
+from slicelift.models import size_text
 from slicelift.promotion import Request, Step
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ _LISTED = 20
 @click.option(
     "--init-git", is_flag=True, help="Make a git repository with a first commit where there is none."
 )
-@click.option("--yes", is_flag=True, help="With --init-git: do not ask before the first commit.")
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="With --init-git: do not ask, and commit files that look like credentials too.",
+)
 @click.option(
     "--promotion-id", metavar="ID", help="Repeat a promotion under its id: at most one job comes of it."
 )
@@ -56,7 +61,7 @@ def promote(
 
     request = _request(notebook, gang)
     if init_git:
-        _make_project(notebook, ask=not (yes or as_json or not sys.stdin.isatty()))
+        _make_project(notebook, yes=yes, ask=not (yes or as_json or not sys.stdin.isatty()))
     identity = promotion_id or mint_id()
     try:
         view = submit(request, promotion_id=identity, on_progress=_teller(as_json=as_json))
@@ -108,19 +113,28 @@ def _teller(*, as_json: bool) -> Any:
     return tell
 
 
-def _make_project(notebook: Path, *, ask: bool) -> None:
+def _make_project(notebook: Path, *, yes: bool, ask: bool) -> None:
     """`--init-git`: a repository around the notebook, after a look at what its first commit would hold."""
     from slicelift.promotion import read_notebook
-    from slicelift.snapshot import init_project
+    from slicelift.snapshot import init_project, refuse_credentials
 
     read_notebook(notebook)
     root = notebook.absolute().parent
-    init_project(root, confirm=_confirm if ask else None)
+
+    def confirm(held: Sequence[Candidate]) -> bool:
+        _show(held)
+        if not yes:
+            refuse_credentials(held)
+        return not ask or click.confirm("Make it?", default=True, err=True)
+
+    init_project(root, confirm=confirm)
 
 
-def _confirm(held: Sequence[Candidate]) -> bool:
-    total = size(sum(each.size_bytes for each in held))
-    print(f"The first commit would hold {plural(len(held), 'file')}, {total}; the largest:")
+def _show(held: Sequence[Candidate]) -> None:
+    """The list goes to stderr, also where nobody is asked: it can be read afterwards in a log."""
+    total = size_text(sum(each.size_bytes for each in held))
+    remark(f"The first commit holds {plural(len(held), 'file')}, {total}; the largest first:")
     for each in held[:_LISTED]:
-        print(f"  {size(each.size_bytes):>8}  {each.path}")
-    return click.confirm("Make it?", default=True)
+        remark(f"  {size_text(each.size_bytes):>8}  {each.path}")
+    if len(held) > _LISTED:
+        remark(f"  and {len(held) - _LISTED} more")

@@ -10,9 +10,9 @@ import click
 
 from slicelift.cli.access import connect, find_run, json_option, run_argument
 from slicelift.cli.files import write_file
-from slicelift.cli.printing import ago, print_json, size, table
+from slicelift.cli.printing import ago, print_json, table
 from slicelift.errors import NotFound, UserError
-from slicelift.models import ModelVersionView, Output, to_dict
+from slicelift.models import ModelVersionView, Output, size_text, to_dict
 
 if TYPE_CHECKING:
     from slicelift.launcher_client import Client
@@ -37,17 +37,19 @@ def outputs(
     """List or fetch the files that a run left under ./outputs."""
     client = connect()
     view = find_run(client, run)
-    found = [each for each in client.outputs(view.run_id) if attempt in (None, each.attempt)]
+    number = attempt or view.attempt
+    left = client.outputs(view.run_id)
+    found = [each for each in left if each.attempt == number]
     if path is not None:
-        _get(client, view.run_id, found=_named(found, path), target=output, as_json=as_json)
+        _get(client, view.run_id, found=_named(left, path, number=number), target=output, as_json=as_json)
     elif folder is not None:
-        _get_all(client, view.run_id, found=_latest(found), folder=folder, as_json=as_json)
+        _get_all(client, view.run_id, found=found, folder=folder, as_json=as_json)
     elif as_json:
-        print_json({"run_id": view.run_id, "outputs": [to_dict(each) for each in found]})
+        print_json({"run_id": view.run_id, "attempt": number, "outputs": [to_dict(each) for each in found]})
     elif found:
         print(table(["attempt", "size", "path"], [_output_row(each) for each in found]))
     else:
-        print("No files. A job leaves what it writes under ./outputs.")
+        print(f"Attempt {number} left no files. {_elsewhere(left)}")
 
 
 @click.command()
@@ -78,19 +80,19 @@ def models(name: str | None, alias: str | None, as_json: bool) -> None:
         print("No versions yet. In a notebook: slicelift.save_model(model)")
 
 
-def _named(found: list[Output], path: str) -> Output:
-    """The newest attempt's file of that path."""
-    wanted = [each for each in found if each.path == path]
-    if not wanted:
-        names = ", ".join(sorted({each.path for each in found})[:10]) or "none"
-        raise NotFound("output-unknown", f"The run has no output {path!r}.", f"Outputs: {names}.")
-    return max(wanted, key=lambda each: each.attempt)
+def _named(left: list[Output], path: str, *, number: int) -> Output:
+    """The attempt's file of that path."""
+    found = {each.path: each for each in left if each.attempt == number}
+    if path in found:
+        return found[path]
+    names = f"Outputs: {', '.join(sorted(found)[:10])}." if found else _elsewhere(left)
+    raise NotFound("output-unknown", f"Attempt {number} of the run has no output {path!r}.", names)
 
 
-def _latest(found: list[Output]) -> list[Output]:
-    """The files of the newest attempt that left any."""
-    newest = max((each.attempt for each in found), default=0)
-    return [each for each in found if each.attempt == newest]
+def _elsewhere(left: list[Output]) -> str:
+    """Where to look instead, once an attempt left nothing."""
+    attempts = ", ".join(f"--attempt {number}" for number in sorted({each.attempt for each in left}))
+    return f"Others did: {attempts}." if left else "A job leaves what it writes under ./outputs."
 
 
 def _get(client: Client, run_id: str, *, found: Output, target: Path | None, as_json: bool) -> None:
@@ -114,7 +116,7 @@ def _get_all(client: Client, run_id: str, *, found: list[Output], folder: Path, 
     if as_json:
         print_json({"run_id": run_id, "folder": str(folder), "outputs": [to_dict(each) for each in found]})
     else:
-        total = size(sum(each.size_bytes for each in found))
+        total = size_text(sum(each.size_bytes for each in found))
         print(f"Fetched {len(found)} files, {total}, into {folder}.")
 
 
@@ -140,7 +142,7 @@ def _alias(text: str) -> tuple[str, str, str]:
 
 
 def _output_row(each: Output) -> list[str]:
-    return [str(each.attempt), size(each.size_bytes), each.path]
+    return [str(each.attempt), size_text(each.size_bytes), each.path]
 
 
 def _model_row(model: ModelVersionView) -> list[str]:

@@ -79,7 +79,7 @@ def up(
 @json_option
 def down(keep_jobs: bool, as_json: bool) -> int:
     """Stop the launcher and MLflow, whoever started them. Nothing running is fine."""
-    client = _running()
+    client = _running(any_version=True)
     if client is None:
         _tell_down("No launcher is running.", as_json=as_json, stopped=False)
         return FINE
@@ -196,12 +196,12 @@ class Service:
         print(f"{time.monotonic() - self._begun:5.1f} s  {text}", file=stream, flush=True)
 
 
-def _running() -> Client | None:
-    """A launcher that answers, or None."""
+def _running(*, any_version: bool = False) -> Client | None:
+    """A launcher that answers, or None. Raises `launcher-version` for another one's unless `any_version`."""
     from slicelift.launcher_client import find
 
     try:
-        client = find()
+        client = find(any_version=any_version)
         click.get_current_context().call_on_close(client.close)
         client.health()
     except Unavailable:
@@ -248,12 +248,12 @@ def _tracker_words(tracker: dict[str, Any]) -> str:
 
 
 def _active(client: Client | None) -> list[RunView]:
-    """Runs that are not over; none can be known without a launcher."""
+    """Runs that are not over; none can be known without a launcher, or of one that writes them otherwise."""
     if client is None:
         return []
     try:
         return client.jobs(status=_ACTIVE, limit=100)
-    except SliceliftError:
+    except (SliceliftError, LookupError, TypeError, ValueError):
         return []
 
 

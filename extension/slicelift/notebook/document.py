@@ -65,7 +65,7 @@ def read(path: str | Path, *, content: bytes | None = None) -> Notebook:
     opened raises: NotFound or UserError.
     """
     place = Path(path).absolute()
-    data = _bytes(place) if content is None else content
+    data = read_bytes(path) if content is None else content
     digest = hashlib.sha256(data).hexdigest()
     try:
         node, version = _parse(data)
@@ -77,6 +77,19 @@ def read(path: str | Path, *, content: bytes | None = None) -> Notebook:
     return Notebook(path=place, sha256=digest, cells=cells, kernel=kernel, language=language, findings=notes)
 
 
+def read_bytes(path: str | Path) -> bytes:
+    """The file's bytes. Raises NotFound `notebook-not-found` or UserError `notebook-unreadable`."""
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        where = "" if Path(path).is_absolute() else f" (looked in {Path.cwd()})"
+        hint = "Check the path; quote it if it has spaces."
+        raise NotFound("notebook-not-found", f"There is no notebook {path}{where}.", hint) from None
+    except OSError as error:
+        hint = "Name a notebook file (.ipynb) that you may read."
+        raise UserError("notebook-unreadable", f"{path} cannot be read: {error.strerror}.", hint) from error
+
+
 def select(notebook: Notebook) -> tuple[int, ...]:
     """The cells that are promoted: all code cells, or, once one is tagged `promote`, only the chosen ones.
 
@@ -86,18 +99,6 @@ def select(notebook: Notebook) -> tuple[int, ...]:
     if any("promote" in cell.tags for cell in code):
         code = [cell for cell in code if CHOSEN_TAGS.intersection(cell.tags)]
     return tuple(cell.index for cell in code if not SKIP_TAGS.intersection(cell.tags))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise NotFound(
-            "notebook-missing", f"There is no notebook {path}.", "Check the path; it ends in .ipynb."
-        ) from None
-    except OSError as error:
-        hint = "Name a notebook file (.ipynb) that you may read."
-        raise UserError("notebook-unreadable", f"{path} cannot be read: {error.strerror}.", hint) from error
 
 
 def _parse(data: bytes) -> tuple[dict[str, Any], int]:

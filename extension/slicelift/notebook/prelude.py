@@ -131,6 +131,18 @@ _slicelift_given = eval(
 )
 """
 
+LIKE = '''
+def _slicelift_like(value, default):
+    """The way of a value to a job knows no tuples: lists become what the default has in their place."""
+    if isinstance(value, (list, tuple)) and isinstance(default, (list, tuple)):
+        last = len(default) - 1
+        models = [default[min(place, last)] if default else None for place in range(len(value))]
+        return type(default)(map(_slicelift_like, value, models))
+    if isinstance(value, dict) and isinstance(default, dict):
+        return {key: _slicelift_like(item, default.get(key)) for key, item in value.items()}
+    return value
+'''
+
 _PARTS = (
     ("_slicelift_os", OS),
     ("_slicelift_chdir", CHDIR),
@@ -139,6 +151,7 @@ _PARTS = (
     ("_SliceliftCaptured", CAPTURED),
     ("_slicelift_loop", LOOP),
     ("_slicelift_given", GIVEN),
+    ("_slicelift_like", LIKE),
 )
 
 

@@ -8,9 +8,10 @@ process must not run it again (`guards`), in a coroutine where it awaits (`corou
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from slicelift.models import Finding, LinePlace, Script, Severity
 from slicelift.notebook.bindings import bound_names
@@ -190,7 +191,7 @@ def _body(sections: Sequence[Section], parameters: Parameters | None) -> list[Li
             lines += _captures(section.piece, started)
             lines += _rows(section, number=len(lines))
         if parameters and mine[0].piece.parameters:
-            lines += _overrides(parameters.cells.get(cell, []))
+            lines += _overrides(parameters.cells.get(cell, []), parameters.values)
     return lines
 
 
@@ -202,9 +203,19 @@ def _captures(piece: Piece, started: set[int]) -> list[Line]:
     return [Line(text=made.format(capture)) for capture in new]
 
 
-def _overrides(names: Sequence[str]) -> list[Line]:
-    unique = dict.fromkeys(names)
-    return [Line(text=f"{name} = _slicelift_given.get({name!r}, {name})") for name in unique]
+def _overrides(names: Sequence[str], defaults: Mapping[str, Any]) -> list[Line]:
+    lines = []
+    for name in dict.fromkeys(names):
+        given = f"_slicelift_given.get({name!r}, {name})"
+        shaped = f"_slicelift_like({given}, {name})" if _has_tuple(defaults.get(name)) else given
+        lines.append(Line(text=f"{name} = {shaped}"))
+    return lines
+
+
+def _has_tuple(value: Any) -> bool:
+    if isinstance(value, list | dict):
+        return any(_has_tuple(item) for item in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, tuple)
 
 
 def _rows(section: Section, *, number: int) -> list[Line]:

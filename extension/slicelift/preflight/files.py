@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slicelift.models import Finding, Severity
+from slicelift.models import Finding, Severity, size_text
 from slicelift.notebook.static import text_of
 from slicelift.preflight.tracked import Tracked
 from slicelift.preflight.view import View
@@ -77,11 +77,25 @@ def ignored_by_git(root: Path, paths: Iterable[Path]) -> set[Path]:
     command = ["git", "-C", str(root), "check-ignore", "-z", "--stdin"]
     try:
         done = subprocess.run(
-            command, input="\0".join(listed).encode(), capture_output=True, check=False, timeout=30
+            command,
+            input=os.fsencode("\0".join(listed)),
+            capture_output=True,
+            env=_without_git(os.environ),
+            check=False,
+            timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired):
         return set()
     return {Path(os.fsdecode(item)) for item in done.stdout.split(b"\0") if item}
+
+
+def _without_git(environ: Mapping[str, str]) -> dict[str, str]:
+    """Less what a git hook or alias sets: GIT_DIR and others would have git answer for another repository."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")
+    }
 
 
 def _opening(view: View, node: ast.Call, *, folder: str | None) -> Iterator[Opened]:
@@ -220,7 +234,7 @@ def _about(view: View, item: Opened, *, ignored: Collection[Path]) -> Finding | 
         return view.finding("missing-file", Severity.WARNING, node=item.node, message=message, fix=fix)
     size = path.stat().st_size if path.is_file() else 0
     if size > LARGE_BYTES:
-        message = f"{item.written} has {size / 2**20:.0f} MiB and would travel with the code."
+        message = f"{item.written} has {size_text(size)} and would travel with the code."
         fix = f"Track it as data: `dvc add {item.written}`."
         return view.finding(
             "large-file-in-snapshot", Severity.WARNING, node=item.node, message=message, fix=fix

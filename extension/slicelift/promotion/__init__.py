@@ -14,6 +14,7 @@ from typing import Any
 
 from slicelift.errors import Unavailable
 from slicelift.models import RunView, SnapshotFile
+from slicelift.notebook.document import read_bytes as read_notebook
 from slicelift.promotion.delivery import deliver
 from slicelift.promotion.preparing import (
     Background,
@@ -23,7 +24,6 @@ from slicelift.promotion.preparing import (
     finding_rows,
     freeze,
     prepare,
-    read_notebook,
 )
 from slicelift.promotion.request import Progress, Request, Step, checked_id, mint_id, silent
 

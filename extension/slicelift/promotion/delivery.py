@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from slicelift.errors import Unavailable
-from slicelift.models import RunView
+from slicelift.errors import Unavailable, is_launcher_away
+from slicelift.models import RunView, size_text
 from slicelift.promotion.preparing import Prepared
-from slicelift.promotion.request import Progress, Step, told_size
+from slicelift.promotion.request import Progress, Step
 
 if TYPE_CHECKING:
     from slicelift.launcher_client import Client
@@ -24,7 +24,8 @@ def deliver(
 ) -> RunView:
     """Upload and submit until it is accepted. A launcher that goes away in between is found or started again.
 
-    Safe to repeat at any point: the store keeps what arrived, and one promotion id is one job.
+    Whatever else is amiss, as a full disk, is told at once. Safe to repeat at any point: the store keeps what
+    arrived, and one promotion id is one job.
     """
     until = time.monotonic() + RETRY_SECONDS
     while True:
@@ -32,7 +33,7 @@ def deliver(
             with connect() as client:
                 return _send(prepared, promotion_id, client, say=say)
         except Unavailable as fault:
-            if time.monotonic() > until:
+            if time.monotonic() > until or not is_launcher_away(fault):
                 raise _undelivered(fault, promotion_id) from fault
             say(Step(name="waiting", text=f"Trying again: {fault.message}"))
             time.sleep(_PAUSE_SECONDS)
@@ -59,4 +60,4 @@ def _undelivered(fault: Unavailable, promotion_id: str) -> Unavailable:
 def _upload_text(sent: Uploaded) -> str:
     if not sent.blobs:
         return "Uploaded: nothing, all of it is known"
-    return f"Uploaded: {sent.blobs} files, {told_size(sent.bytes)}"
+    return f"Uploaded: {sent.blobs} files, {size_text(sent.bytes)}"

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from slicelift.errors import NotFound, Refused, UserError
-from slicelift.models import Environment, Finding, JobSpec, Script, Severity, Snapshot, to_dict
+from slicelift.errors import Refused, UserError
+from slicelift.models import Environment, Finding, JobSpec, Script, Severity, Snapshot, size_text, to_dict
+from slicelift.notebook.document import read_bytes as read_notebook
 from slicelift.promotion.request import (
     Progress,
     Request,
@@ -18,7 +19,6 @@ from slicelift.promotion.request import (
     checked_model_name,
     make_model_name,
     silent,
-    told_size,
 )
 
 if TYPE_CHECKING:
@@ -126,20 +126,6 @@ def finding_rows(report: Report) -> list[dict[str, Any]]:
     return [
         to_dict(finding) | {"source": _line(finding, lines, report.hidden)} for finding in report.findings
     ]
-
-
-def read_notebook(path: Path) -> bytes:
-    """The file's bytes. Raises `notebook-not-found` or `notebook-unreadable`."""
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError:
-        message = f"There is no notebook {path} (looked in {Path.cwd()})."
-        raise NotFound("notebook-not-found", message, "Check the path; quote it if it has spaces.") from None
-    except OSError as error:
-        message = f"{path} cannot be read: {error.strerror}."
-        raise UserError(
-            "notebook-unreadable", message, "Name a notebook file (.ipynb) that you may read."
-        ) from error
 
 
 def _line(finding: Finding, cells: Mapping[int, list[str]], hidden: Iterable[str]) -> str:
@@ -255,7 +241,7 @@ def _checked_text(report: Report) -> str:
 
 def _snapshot_text(snapshot: Snapshot) -> str:
     state = " and uncommitted changes" if snapshot.dirty else ""
-    size = told_size(snapshot.size_bytes)
+    size = size_text(snapshot.size_bytes)
     return (
         f"Snapshot {snapshot.id[:12]}: {len(snapshot.files)} files, {size}, {snapshot.base_commit[:7]}{state}"
     )

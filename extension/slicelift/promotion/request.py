@@ -85,10 +85,5 @@ def make_model_name(stem: str) -> str:
     return "".join("-" if char in _NOT_IN_MODEL_NAMES else char for char in stem)
 
 
-def told_size(count: int) -> str:
-    """Bytes of files for a sentence: `21 kB`, `1.2 MB`."""
-    return f"{count / 1e3:.0f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
-
-
 def _base32(number: int, length: int) -> str:
     return "".join(_ALPHABET[number >> 5 * place & 31] for place in reversed(range(length)))

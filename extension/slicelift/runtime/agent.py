@@ -8,7 +8,6 @@ later. With `--deliver` it does only that last part, in place of an agent that w
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -84,21 +83,12 @@ class Agent:
         """Bring events, logs, outputs and models to the launcher, then say that all is over."""
         # from here on only SIGKILL ends us, and another agent then takes over
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        until = self._patience()
-        exit_status = read_object(self._folder.exit)
         try:
-            shipper = self._shipping()
-            shipper.finish()
-            if not shipper.wait_drained(until) or not self._send_files(exit_status, until=until):
-                return
-            self._report.update(state="ended", message=exit_status.get("message", ""), exit=exit_status)
-            if not shipper.close(until):
+            if not self._bring(self._shipping(), until=self._patience()):
                 return
         except NotFound as error:
+            # nobody will ask for them any more, and what lies here is all there is: it stays
             say(f"the launcher does not know this attempt any more: {error}")
-        if self._secrets:
-            # the store has the logs now, with secrets masked; here they lie as they were printed
-            shutil.rmtree(self._folder.root / "logs", ignore_errors=True)
         write_json(self._folder.delivered, {"time": time.time()})
 
     def deliver_instead(self) -> None:
@@ -109,6 +99,21 @@ class Agent:
             write_json(self._folder.delivered, {"time": time.time()})
             return
         self.deliver()
+
+    def _bring(self, shipper: Shipper, *, until: float) -> bool:
+        """Everything to the launcher; False when the time is up. Raises NotFound when it knows the attempt no more."""
+        exit_status = read_object(self._folder.exit)
+        shipper.finish()
+        if not shipper.wait_drained(until) or not self._send_files(exit_status, until=until):
+            return False
+        self._report.update(state="ended", message=exit_status.get("message", ""), exit=exit_status)
+        if not shipper.close(until):
+            return False
+        if shipper.gone.is_set():
+            raise NotFound("attempt-unknown", "It forgot the attempt before everything was delivered.")
+        if self._spec.secrets and shipper.logs_whole:
+            self._folder.remove_raw()
+        return True
 
     def _work(self) -> Verdict:
         """Prepare and run the gang. Whatever happens, there is a verdict."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -102,6 +103,14 @@ class AttemptFolder:
                 os.posix_fallocate(handle, 0, _RESERVE_BYTES)
             finally:
                 os.close(handle)
+
+    def remove_raw(self) -> None:
+        """Delete all that may show secrets as ranks printed or raised them. Only once the store has it, masked."""
+        for name in ("logs", "errors", "scratch/torchrun"):
+            shutil.rmtree(self.root / name, ignore_errors=True)
+        for path in (self.gang, self.agent_log):
+            with suppress(OSError):
+                path.unlink()
 
     def _reserves(self) -> tuple[Path, ...]:
         # whoever fills the disk may take one before it is used: there is one for each of two last words

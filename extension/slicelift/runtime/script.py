@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from slicelift.runtime import failures, outlet, tracker
 from slicelift.runtime.folder import write_json
-from slicelift.runtime.world import World, start_ticks, world
+from slicelift.runtime.world import GANG_RANK, World, start_ticks, world
 
 # a rank that raised and then hangs at its exit (a thread that never ends, a stuck GPU) must not hold the gang
 EXIT_SECONDS = 60
@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> None:
     here = world()
     script = str(Path(arguments[0]).absolute())
     if here.attempt_folder:
+        os.environ[GANG_RANK] = str(here.rank)
         outlet.redirect(here.attempt_folder / "logs" / f"rank-{here.rank}.log")
         _register(here, here.attempt_folder)
         tracker.isolate(here.rank, here.attempt_folder)

@@ -16,7 +16,7 @@ from typing import Any
 from slicelift.errors import Conflict, NotFound, SliceliftError, Unavailable
 from slicelift.runtime.folder import AttemptFolder
 from slicelift.runtime.link import Link
-from slicelift.runtime.streams import Line, Spool, Stream, encode
+from slicelift.runtime.streams import Batch, Line, Spool, Stream, encode, halve, note_of_loss
 from slicelift.runtime.tails import Tail
 
 POLL_SECONDS = 0.05
@@ -78,7 +78,7 @@ class Shipper(threading.Thread):
         self._secrets = tuple(secrets)
         self._finishing = threading.Event()
         self._closing = threading.Event()
-        self._points = BATCH_POINTS
+        self._set_aside = 0
         self._told = (-1, 0.0)
         self._trouble = ""
 
@@ -93,6 +93,11 @@ class Shipper(threading.Thread):
                 return False
             time.sleep(0.02)
         return True
+
+    @property
+    def logs_whole(self) -> bool:
+        """True when the launcher refused no part of any log. Ask when all is delivered."""
+        return not any(tail.refused for tail in self._tails.values())
 
     def close(self, until: float) -> bool:
         """Send the last report and the last lines, then end; False when `until` (monotonic seconds) comes first."""
@@ -154,21 +159,27 @@ class Shipper(threading.Thread):
     def _send_events(self) -> bool:
         """Send batches until there is nothing more (True) or the logs must have their turn (False)."""
         for _ in range(BATCHES_PER_ROUND):
-            batch = self._spool.batch(self._points)
+            batch = self._spool.batch(BATCH_POINTS)
             if not batch:
                 return True
-            try:
-                self._acknowledge(self._link.post_json("events", encode(batch)))
-            except Conflict as conflict:
-                self._mend(conflict.detail)
-            except (Unavailable, NotFound):
-                raise
-            except SliceliftError as refusal:
-                self._give_way(batch, refusal)
+            self._send_batch(batch)
         return False
 
+    def _send_batch(self, batch: Batch) -> None:
+        """One call. What is refused goes again in halves, until a single line is found guilty."""
+        wanted = [(stream, lines) for stream, lines in batch if not stream.aside]
+        if not wanted:
+            return
+        try:
+            self._acknowledge(self._link.post_json("events", encode(wanted)))
+        except Conflict as conflict:
+            self._mend(conflict.detail)
+        except (Unavailable, NotFound):
+            raise
+        except SliceliftError as refusal:
+            self._give_way(wanted, refusal)
+
     def _acknowledge(self, answer: Any) -> None:
-        self._points = BATCH_POINTS
         for entry in answer["acked"]:
             stream = self._spool.stream(int(entry["rank"]), str(entry["process"]))
             if stream is not None:
@@ -181,15 +192,32 @@ class Shipper(threading.Thread):
             raise Unavailable("launcher-confused", f"The launcher misses events of {detail}, unknown here.")
         stream.rewind(int(detail["have"]))
 
-    def _give_way(self, batch: list[tuple[Stream, list[Line]]], refusal: SliceliftError) -> None:
-        """A refused batch is halved until one line is left; that line is replaced by a note of its loss."""
-        if self._points > 1:
-            self._points //= 2
-            return
-        stream = batch[0][0]
-        line = stream.replace_next()
-        self._say(f"an event was refused and dropped: {refusal}")
-        self._acknowledge(self._link.post_json("events", encode([(stream, [line])])))
+    def _give_way(self, batch: Batch, refusal: SliceliftError) -> None:
+        halves = halve(batch)
+        for half in halves:
+            self._send_batch(half)
+        if not halves:
+            stream, lines = batch[0]
+            self._give_up(stream, lines[0], refusal)
+
+    def _give_up(self, stream: Stream, line: Line, refusal: SliceliftError) -> None:
+        """A note takes the place of a refused line. If that is refused, too, it is the stream that is not wanted:
+        it must not hold up the others, nor the logs and models behind them."""
+        try:
+            self._acknowledge(self._link.post_json("events", encode([(stream, [note_of_loss(line)])])))
+        except Conflict as conflict:
+            self._mend(conflict.detail)
+        except (Unavailable, NotFound):
+            raise
+        except SliceliftError:
+            stream.aside = True
+            self._set_aside += 1
+            whose = f"process {stream.process} of rank {stream.rank}"
+            self._say(
+                f"the events of {whose} are refused and set aside ({self._set_aside} so far): {refusal}"
+            )
+        else:
+            self._say(f"an event was refused and dropped: {refusal}")
 
     def _send_logs(self, *, final: bool) -> None:
         for tail in self._all_tails():

@@ -171,7 +171,7 @@ def _make() -> Sink:
         if _sink is None:
             here = world()
             folder = here.attempt_folder
-            _sink = Sink(Spool(folder / "spool", rank=here.rank) if folder else None)
+            _sink = Sink(Spool(folder / "spool", rank=here.gang_rank) if folder else None)
         return _sink
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-_READ_BYTES = 256 * 1024
 _LONGEST_LINE_BYTES = 64 * 1024 * 1024
 
 
@@ -30,11 +29,15 @@ class Line:
 
 
 class Stream:
-    """One rank process's events. `take` looks ahead, `acknowledge` moves on and deletes whole segments."""
+    """One rank process's events. `take` looks ahead, `acknowledge` moves on and deletes whole segments.
+
+    `aside` is set for good on a stream that the launcher refuses whatever it says: its files stay where they are.
+    """
 
     def __init__(self, folder: Path, rank: int, process: str) -> None:
         self.rank = rank
         self.process = process
+        self.aside = False
         self._folder = folder
         self._segments: list[int] = []
         self._position = (0, 0)
@@ -73,12 +76,6 @@ class Stream:
         self._next_q = have + 1
         if self._segments:
             self._position = (self._segments[0], 0)
-
-    def replace_next(self) -> Line:
-        """Give up the first line of the last `take`, which the launcher refuses: a note takes its place."""
-        line = self._sent[0]
-        self._sent = [replace(line, raw=_lost(line.q, line.points))]
-        return self._sent[0]
 
     def remove(self) -> None:
         """Delete the last segment, once the process is dead and all is acknowledged."""
@@ -126,6 +123,9 @@ class Stream:
         return self._folder / f"{self.rank}-{self.process}-{number:06d}.jsonl"
 
 
+Batch = list[tuple[Stream, list[Line]]]
+
+
 class Spool:
     """All streams of an attempt."""
 
@@ -134,10 +134,10 @@ class Spool:
         self._streams: dict[tuple[int, str], Stream] = {}
         self._turn = 0
 
-    def batch(self, points: int) -> list[tuple[Stream, list[Line]]]:
+    def batch(self, points: int) -> Batch:
         """About `points` points over all streams that have any; every stream gets its turn to be first."""
         self._look()
-        order = list(self._streams.values())
+        order = [stream for stream in self._streams.values() if not stream.aside]
         self._turn = (self._turn + 1) % max(1, len(order))
         found, left = [], points
         for stream in order[self._turn :] + order[: self._turn]:
@@ -154,7 +154,8 @@ class Spool:
     def remove(self) -> None:
         """Delete what is left, all of it acknowledged; only once no process of the attempt lives."""
         for stream in self._streams.values():
-            stream.remove()
+            if not stream.aside:
+                stream.remove()
 
     def _look(self) -> None:
         for path in sorted(self._folder.glob("*.jsonl")):
@@ -166,7 +167,22 @@ class Spool:
                 stream.add_segment(int(segment))
 
 
-def encode(batch: list[tuple[Stream, list[Line]]]) -> bytes:
+def halve(batch: Batch) -> list[Batch]:
+    """The batch in two, by streams and then by lines; nothing when it is a single line."""
+    if len(batch) > 1:
+        middle = len(batch) // 2
+        return [batch[:middle], batch[middle:]]
+    stream, lines = batch[0]
+    middle = len(lines) // 2
+    return [[(stream, lines[:middle])], [(stream, lines[middle:])]] if middle else []
+
+
+def note_of_loss(line: Line) -> Line:
+    """What goes to the launcher in place of a line that it refuses."""
+    return replace(line, raw=_lost(line.q, line.points))
+
+
+def encode(batch: Batch) -> bytes:
     """The body of POST events. Lines go as they are on disk: NaN stays NaN, no digit changes."""
     parts = []
     for stream, lines in batch:

@@ -23,7 +23,8 @@ class Tail:
         self._path = path
         self._rank = quote(rank)
         self._secrets = tuple(secrets)
-        self._refused = False
+        # the launcher takes no more of it (a limit): the rest is in the file alone
+        self.refused = False
         self._masker = Masker(self._secrets)
         # read and masked, not yet at the launcher; `_offset` counts raw bytes, `_sent` and `_known` masked ones
         self._pending = b""
@@ -32,7 +33,7 @@ class Tail:
     def ship(self, link: Link, *, final: bool) -> None:
         """Send what is new, up to a turn's share, or all of it when `final`. Raises as `Link` does."""
         budget = _TURN_BYTES
-        while (budget > 0 or final) and not self._refused:
+        while (budget > 0 or final) and not self.refused:
             self._fill(final=final)
             if not self._pending:
                 return
@@ -70,8 +71,8 @@ class Tail:
         except (Unavailable, NotFound):
             raise
         except SliceliftError:
-            # for good (a limit): the file stays here, and the job's other news go on
-            self._refused = True
+            # for good: the file stays here, and the job's other news go on
+            self.refused = True
             raise
         self._known = max(self._known, int(answer["next"]))
         done = min(len(self._pending), max(0, self._known - self._sent))

@@ -6,12 +6,20 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+# set by a rank as it starts and inherited by all that it starts, which may have other numbers in RANK
+GANG_RANK = "SLICELIFT_RANK"
+
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Read from the environment. `attempt_folder` is None outside a job; `attempt` is then 0."""
+    """Read from the environment. `attempt_folder` is None outside a job; `attempt` is then 0.
+
+    `rank` and `size` are what torch's variables say, also in a process that a rank has started with a RANK of its
+    own; `gang_rank` is then still the number of that rank, which alone the launcher knows.
+    """
 
     rank: int
+    gang_rank: int
     size: int
     attempt: int
     attempt_folder: Path | None
@@ -25,8 +33,10 @@ class World:
 def world() -> World:
     """One look at the environment that torchrun and the agent set; never raises."""
     folder = os.environ.get("SLICELIFT_ATTEMPT_DIR", "")
+    rank = _number("RANK", 0)
     return World(
-        rank=_number("RANK", 0),
+        rank=rank,
+        gang_rank=_number(GANG_RANK, rank),
         size=max(1, _number("WORLD_SIZE", 1)),
         attempt=_attempt_number() if folder else 0,
         attempt_folder=Path(folder) if folder else None,

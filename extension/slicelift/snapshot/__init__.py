@@ -16,7 +16,7 @@ from pathlib import Path
 from slicelift.models import DataRef, Environment, Script, Snapshot
 from slicelift.snapshot import code, data
 from slicelift.snapshot.data import DataProof
-from slicelift.snapshot.project import Candidate, Project, find_project, init_project
+from slicelift.snapshot.project import Candidate, Project, find_project, init_project, refuse_credentials
 
 __all__ = [
     "Candidate",
@@ -24,6 +24,7 @@ __all__ = [
     "Project",
     "find_project",
     "init_project",
+    "refuse_credentials",
     "snapshot_id",
     "take",
 ]
@@ -46,7 +47,7 @@ def take(
     `notebook_bytes` is what lands in the tree for the notebook, whatever the disk says meanwhile. The code
     and the proof of the data go on at the same time, after names and sizes have passed. `on_proof` hears
     of the proof (its share of the time, and secrets that stay behind). Raises the errors of `find_project`,
-    `survey.look`, `code.take` and `data.check`; of two, the code's.
+    `survey.look`, `code.write` and `data.check`; of two, the code's.
     """
     found = project or find_project(notebook_path)
     notebook = found.relative(notebook_path)

@@ -63,24 +63,12 @@ def drafting(project: Project, *, limit_bytes: int | None = None) -> Iterator[Dr
         yield Draft(project=project, index=index, survey=look(project, index, limit_bytes=limit_bytes))
 
 
-def take(
-    project: Project,
-    *,
-    script: Script,
-    extra_files: Mapping[str, bytes],
-    limit_bytes: int | None = None,
-) -> Code:
-    """Write the tree into git's object database. Idempotent: the same content gives the same tree.
+def write(draft: Draft, *, script: Script, extra_files: Mapping[str, bytes]) -> Code:
+    """Read the surveyed files and write the tree into git's object database. Idempotent.
 
     `extra_files` (path -> bytes) replace what is on disk, as the frozen notebook does, and are taken as
     they are, past all filters.
     """
-    with drafting(project, limit_bytes=limit_bytes) as draft:
-        return write(draft, script=script, extra_files=extra_files)
-
-
-def write(draft: Draft, *, script: Script, extra_files: Mapping[str, bytes]) -> Code:
-    """The second half of `take`: read the surveyed files and write the tree."""
     source = script.source.encode("utf-8", "surrogatepass")
     line_map = json.dumps(to_dict(script.places), separators=(",", ":")).encode()
     ours = {SCRIPT: source, LINE_MAP: line_map, **extra_files}

@@ -22,7 +22,7 @@ from slicelift.errors import Refused, SliceliftError, UserError
 from slicelift.models import DataRef
 from slicelift.snapshot import git, remotes
 from slicelift.snapshot.project import Project
-from slicelift.snapshot.survey import named
+from slicelift.snapshot.survey import named, refuse_names
 
 # `data status` also compares with a commit of git's; a name that no commit has makes that part cost nothing
 _NO_COMMIT = "0" * 40
@@ -50,9 +50,17 @@ class _Tracked:
 def check(
     project: Project, notebook: str, *, excluded: frozenset[str] = frozenset()
 ) -> tuple[tuple[DataRef, ...], DataProof]:
-    """`refs` and `prove` in one go, each DVC project opened once. No DVC in the project: nothing, proved.
+    """All DVC outputs of the DVC projects that enclose the notebook or lie below the nearest of them, proved.
 
-    Outputs whose .dvc file (or dvc.lock) is among `excluded` stay behind, unproved.
+    The proof: the workspace holds what the .dvc files say, and the remotes hold every blob. Data that is absent
+    from the workspace is fine. DVC knows an unchanged file by inode, time and size, as git does: a change that
+    keeps all three is not seen here, and the job then gets the recorded version. `notebook` is relative to the
+    project root. Outputs that DVC does not cache travel with the code; those whose .dvc file (or dvc.lock) is
+    among `excluded` stay behind, unproved. No DVC in the project: nothing, proved.
+
+    Raises `Refused` with `dvc-missing`, `dvc-not-initialised`, `dvc-remote-missing`, `dvc-remote-unsupported`,
+    `dvc-format-old`, `data-imported`, `data-outside`, `data-modified`, `data-not-pushed` or `data-damaged`,
+    naming the files, and `UserError` with `dvc-failed`.
     """
     start = time.perf_counter()
     found: list[DataRef] = []
@@ -63,41 +71,6 @@ def check(
             found += [item.ref for item in tracked]
             proofs.append(_prove(project, repo, tracked))
     return _sorted(found), _sum(proofs, seconds=time.perf_counter() - start)
-
-
-def refs(project: Project, notebook: str) -> tuple[DataRef, ...]:
-    """All DVC outputs of the DVC projects that enclose the notebook or lie below the nearest of them.
-
-    `notebook` is relative to the project root. Outputs that DVC does not cache travel with the code and are
-    not listed. Raises `Refused` with `dvc-missing`, `dvc-not-initialised`, `dvc-failed`,
-    `dvc-remote-missing`, `dvc-format-old`, `data-imported`, `data-outside` or `data-modified` (never
-    recorded).
-    """
-    found: list[DataRef] = []
-    for root in _roots(project, notebook):
-        with _opened(project, root) as repo:
-            found += [item.ref for item in _tracked(project, repo)]
-    return _sorted(found)
-
-
-def prove(project: Project, refs: Sequence[DataRef]) -> DataProof:
-    """Prove that the workspace holds what the references say and that their remotes hold every blob.
-
-    Data that is absent from the workspace is fine. DVC knows an unchanged file by inode, time and size, as
-    git does: a change that keeps all three is not seen here, and the job then gets the recorded version.
-    Raises `Refused` with `data-modified`, `data-not-pushed` or `data-damaged`, naming the files.
-    """
-    start = time.perf_counter()
-    proofs: list[DataProof] = []
-    for root in sorted({_root_of(project, ref) for ref in refs}):
-        with _opened(project, root) as repo:
-            tracked = _tracked(project, repo)
-            known = [item.ref for item in tracked]
-            lost = [ref.path for ref in refs if _root_of(project, ref) == root and ref not in known]
-            if lost:
-                raise _modified(lost)
-            proofs.append(_prove(project, repo, [item for item in tracked if item.ref in refs]))
-    return _sum(proofs, seconds=time.perf_counter() - start)
 
 
 def _roots(project: Project, notebook: str) -> list[Path]:
@@ -146,14 +119,6 @@ def _dvc_missing(path: str) -> Refused:
         f"{path} says that DVC tracks data here, but DVC is not installed beside slicelift.",
         "Install it: pip install 'dvc>=3.63,<4' (with the extra of your remote, such as dvc[s3]).",
     )
-
-
-def _root_of(project: Project, ref: DataRef) -> Path:
-    """The DVC project that a reference's .dvc file belongs to: the nearest one above it."""
-    folder = project.root / posixpath.dirname(ref.dvc_file)
-    while folder != project.root and not (folder / ".dvc" / "config").is_file():
-        folder = folder.parent
-    return folder
 
 
 @contextlib.contextmanager
@@ -214,6 +179,7 @@ def _recorded(project: Project, out: Any) -> bool:
             "Move the data into the project and track it there (`dvc add`).",
         )
     path = _relative(project, out.fspath)
+    refuse_names([path])
     if out.stage.is_repo_import:
         raise Refused(
             "data-imported",

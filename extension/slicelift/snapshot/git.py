@@ -73,11 +73,12 @@ def start_batch(folder: Path, oids: list[str]) -> subprocess.Popen[bytes]:
     """`git cat-file --batch` over these objects, answering on its standard output in this order.
 
     The list goes in through a file and not a pipe: with both pipes full each side would wait for the other.
+    Raises `git-missing`, and `Unavailable` with `disk-full` when the temporary folder is full.
     """
     # kept out of module start: only an upload and a cold cache come here
     import tempfile
 
-    with tempfile.TemporaryFile() as wanted:
+    with room_on_disk(), tempfile.TemporaryFile() as wanted:
         wanted.write("".join(f"{oid}\n" for oid in oids).encode())
         wanted.seek(0)
         try:
@@ -98,7 +99,8 @@ def room_on_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        # a disk that is full before Python has chosen its temporary folder has it find none at all
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) and "temporary directory" not in str(error):
             raise
         raise _full(str(error)) from error
 

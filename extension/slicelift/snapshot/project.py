@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from slicelift.errors import NotFound, Refused, UserError
@@ -23,6 +24,14 @@ mlruns/
 mlartifacts/
 mlflow.db
 """
+
+# names of files that a person seldom means to commit; the second list is what such files are shown by
+_CREDENTIALS = """
+.env .env.* *.env *.pem *.p12 *.pfx *.key id_rsa id_dsa id_ecdsa id_ed25519 credentials credentials*.json
+client_secret*.json service-account*.json service_account*.json kaggle.json .netrc _netrc .pgpass .pypirc
+.git-credentials .htpasswd
+"""
+_SPECIMENS = (".env.example", ".env.sample", ".env.template", ".env.dist", "example.env", "sample.env")
 
 # for commits in a home without user.name; GIT_AUTHOR_DATE stays the clock's
 IDENTITY = {
@@ -129,6 +138,28 @@ def list_first_commit(top: Path) -> tuple[Candidate, ...]:
     paths = [path for path in git.records(listed) if os.path.lexists(top / path)]
     found = [Candidate(path=path, size_bytes=(top / path).lstat().st_size) for path in sorted(set(paths))]
     return tuple(sorted(found, key=lambda item: -item.size_bytes))
+
+
+def refuse_credentials(held: Sequence[Candidate]) -> None:
+    """Raise `credentials-in-commit` when files look by their names as if they held passwords or keys."""
+    found = sorted(item.path for item in held if _looks_secret(item.path.rpartition("/")[2].lower()))
+    if not found:
+        return
+    # imported here because survey builds on this module
+    from slicelift.snapshot.survey import named
+
+    raise Refused(
+        "credentials-in-commit",
+        f"The first commit would hold what looks like credentials: {named(found)}. A commit keeps them for good, "
+        "and every job gets a copy.",
+        "List them in .gitignore and promote again (a job gets secrets by `slicelift secrets`); "
+        "or add --yes to commit them all the same.",
+        detail={"paths": found},
+    )
+
+
+def _looks_secret(name: str) -> bool:
+    return name not in _SPECIMENS and any(fnmatchcase(name, pattern) for pattern in _CREDENTIALS.split())
 
 
 def _places(folder: Path) -> tuple[Path, Path]:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import posixpath
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,20 @@ from slicelift.errors import Refused
 from slicelift.models import DataRef
 from slicelift.snapshot.survey import named
 
-# the names of DVC's remote options that hold a secret; those that hold a path to one may travel
-_SECRET = re.compile(r"password|secret|token|connection_string|account_key|access_key|customer_key")
+# DVC's remote options that hold no secret, though perhaps a path to one: what is not listed stays behind
+_TRAVEL = """
+url jobs checksum_jobs worktree version_aware type shared protected slow_link_warning verify timeout
+connect_timeout read_timeout connection_timeout ssl_verify allow_anonymous_login user profile auth method
+custom_auth_header ask_password ask_passphrase cert_path key_path region credentialpath configpath endpointurl
+listobjects use_ssl sse sse_kms_key_id sse_customer_algorithm acl grant_read grant_read_acp grant_write_acp
+grant_full_control cache_regions projectname port keyfile gss_auth allow_agent max_sessions kerb_ticket replication
+kerberos kerberos_principal proxy_to data_proxy_target use_https account_name tenant_id client_id
+exclude_environment_credential exclude_visual_studio_code_credential exclude_shared_token_cache_credential
+exclude_managed_identity_credential oss_endpoint gdrive_use_service_account gdrive_client_id
+gdrive_user_credentials_file gdrive_service_account_user_email gdrive_service_account_json_file_path
+gdrive_trash_only gdrive_acknowledge_abuse
+"""
+_HTTP = ("http", "https", "webdav", "webdavs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,21 +96,17 @@ def resolve(repo: Any, name: str | None) -> Remote:
 
 
 def clean(config: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Options as text, secrets taken out, and the names of those."""
+    """Options as text, what is or may be a secret taken out, and the names of those."""
     kept: dict[str, str] = {}
     secrets: list[str] = []
+    travels = frozenset(_TRAVEL.split())
     for option, value in config.items():
-        if isinstance(value, bool):
-            kept[option] = str(value).lower()
-        elif _SECRET.search(option):
+        if option not in travels:
             secrets.append(option)
-        else:
-            kept[option] = str(value)
-    parts = urlsplit(kept.get("url", ""))
-    if parts.password is not None:
-        host = parts.netloc.rpartition("@")[2]
-        kept["url"] = urlunsplit(parts._replace(netloc=f"{parts.username}@{host}"))
-        secrets.append("url's password")
+            continue
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        kept[option], dropped = _bare(text) if "://" in text else (text, [])
+        secrets += [f"{option}'s {part}" for part in dropped]
     return kept, tuple(sorted(secrets))
 
 
@@ -143,6 +150,18 @@ def refusal(lacks: list[Lack], *, barred: list[str]) -> Refused:
         _repair(lacks, barred),
         detail={"paths": paths},
     )
+
+
+def _bare(url: str) -> tuple[str, list[str]]:
+    """A URL without what signs its user in. Over HTTP a user's name alone, or a query, may be a token."""
+    parts = urlsplit(url)
+    user, host = parts.netloc.rpartition("@")[::2]
+    dropped = ["password"] if ":" in user else []
+    parts = parts._replace(netloc=f"{user.partition(':')[0]}@{host}" if user else parts.netloc)
+    if parts.scheme in _HTTP:
+        dropped += (["user"] if user else []) + (["query"] if parts.query else [])
+        parts = parts._replace(netloc=host, query="")
+    return (urlunsplit(parts) if dropped else url), dropped
 
 
 def _directory(remote: Any) -> Remote:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-from slicelift.errors import Refused, Unavailable
+from slicelift.errors import Refused, Unavailable, is_launcher_away
 from slicelift.models import Snapshot
 from slicelift.snapshot import digests
 from slicelift.snapshot.code import list_objects
@@ -72,8 +72,8 @@ def upload(
     while missing:
         try:
             _send(snapshot, project, client, missing=missing, report=_reporter(on_progress, total))
-        except Unavailable:
-            if tries + 1 >= ROUNDS:
+        except Unavailable as fault:
+            if tries + 1 >= ROUNDS or not is_launcher_away(fault):
                 raise
         left = _offer(client, snapshot)
         tries = tries + 1 if len(left) >= len(missing) else 0
@@ -90,7 +90,9 @@ def _offer(client: Client, snapshot: Snapshot) -> list[str]:
     for tries in range(ROUNDS - 1):
         try:
             return client.offer_snapshot(snapshot)
-        except Unavailable:
+        except Unavailable as fault:
+            if not is_launcher_away(fault):
+                raise
             time.sleep(min(_WAIT_SECONDS, 0.1 * 2**tries))
     return client.offer_snapshot(snapshot)
 

@@ -15,8 +15,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import category
 
 from slicelift.errors import Refused
+from slicelift.models import size_text
 from slicelift.snapshot import git
 from slicelift.snapshot.project import Project
 
@@ -55,14 +57,14 @@ class _Entry:
 def look(project: Project, index: Path, *, limit_bytes: int | None = None) -> Survey:
     """List, sift and measure. `index` is a copy of the user's; it is read only.
 
-    Raises `Refused` with `path-not-utf8`, `submodule-not-supported`, `link-outside` or
-    `snapshot-too-large`.
+    Raises `Refused` with `path-not-utf8`, `path-not-portable`, `submodule-not-supported`, `link-outside`
+    or `snapshot-too-large`.
     """
     entries = _entries(project, index)
-    _refuse_names(entry.path for entry in entries)
     on_disk = _on_disk(project.root, entries)
     excluded = _excluded(project, on_disk, scratch=index.with_name("ignored.index"))
     kept = {path: found for path, found in on_disk.items() if path not in excluded}
+    refuse_names(kept)
     _refuse_nested(kept)
     _refuse_links(project.root, [path for path, found in kept.items() if stat.S_ISLNK(found.st_mode)])
     sizes = {path: found.st_size for path, found in kept.items()}
@@ -109,14 +111,20 @@ def refuse_large(sizes: Mapping[str, int], *, limit_bytes: int) -> None:
     )
 
 
-def size_text(size_bytes: int) -> str:
-    """A size for a person, in binary units."""
-    size = float(size_bytes)
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
+def refuse_names(paths: Iterable[str]) -> None:
+    """Raise `path-not-utf8` or `path-not-portable` for the first path that no launcher takes."""
+    hint = f"Rename the file, or list it in .gitignore or {IGNORE_FILE}."
+    for path in paths:
+        if path.isprintable() and "\\" not in path:
+            continue
+        kinds = {category(char) for char in path}
+        if "Cs" in kinds:
+            shown = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            message = f"The name of {shown} is not UTF-8, so it cannot be written down in the snapshot."
+            raise Refused("path-not-utf8", message, hint)
+        if "Cc" in kinds or "\\" in path:
+            message = f"The name of {path!r} holds a control character or a backslash, which cannot travel."
+            raise Refused("path-not-portable", message, hint)
 
 
 def _entries(project: Project, index: Path) -> list[_Entry]:
@@ -132,17 +140,6 @@ def _entry(record: str) -> _Entry:
         return _Entry(path=rest, tag=tag, mode="")
     stage, _, path = rest.partition("\t")
     return _Entry(path=path, tag=tag, mode=stage.split(" ", 1)[0])
-
-
-def _refuse_names(paths: Iterable[str]) -> None:
-    for path in paths:
-        if not path.isascii() and path.encode("utf-8", "replace").decode("utf-8") != path:
-            shown = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-            raise Refused(
-                "path-not-utf8",
-                f"The name of {shown} is not UTF-8, so it cannot be written down in the snapshot.",
-                f"Rename the file, or list it in .gitignore or {IGNORE_FILE}.",
-            )
 
 
 def _on_disk(root: Path, entries: list[_Entry]) -> dict[str, os.stat_result]:

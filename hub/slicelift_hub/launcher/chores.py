@@ -8,9 +8,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from slicelift.backends.base import Backend
 from slicelift.errors import SliceliftError
 from sqlalchemy.exc import SQLAlchemyError
 
+from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_runs import DELIVERING
 from slicelift_hub.launcher.services import Services, call_in
 
@@ -29,7 +31,14 @@ def start_chores(
 
     async def tidy() -> float:
         await services.call(services.logs.sweep, older_than_seconds=log_retention_seconds)
-        await call_in(services.backend_pool, _discard, services, keep_attempt_seconds, log_retention_seconds)
+        await call_in(
+            services.backend_pool,
+            discard_ended,
+            services.ledger,
+            services.backend,
+            keep_seconds=keep_attempt_seconds,
+            longest_seconds=log_retention_seconds,
+        )
         return TIDY_SECONDS
 
     async def checkpoint() -> float:
@@ -59,6 +68,21 @@ def start_chores(
     return [asyncio.create_task(each, name=name) for name, each in work.items()]
 
 
+def discard_ended(ledger: Ledger, backend: Backend, *, keep_seconds: float, longest_seconds: float) -> None:
+    """Have the backend free what attempts hold that ended long enough ago and have sent everything.
+
+    One that still delivers is left alone for `longest_seconds`; what the backend cannot free is asked for again.
+    """
+    now = time.time()
+    for row in ledger.ended_before(now - keep_seconds):
+        status = backend.status(row.handle) if row.handle else None
+        delivering = status is not None and status.phase == DELIVERING
+        if delivering and (row.ended or now) > now - longest_seconds:
+            continue
+        if not row.handle or backend.discard(row.handle):
+            ledger.mark_discarded(row.attempt_id)
+
+
 async def _repeat(step: Callable[[], Awaitable[float]]) -> None:
     """Do it again and again; each says when. A full disk is said and tried again."""
     pause = CHECKPOINT_SECONDS
@@ -68,16 +92,3 @@ async def _repeat(step: Callable[[], Awaitable[float]]) -> None:
             pause = await step()
         except (SliceliftError, SQLAlchemyError, OSError):
             _log.exception("This will be tried again.")
-
-
-def _discard(services: Services, keep_seconds: float, longest_seconds: float) -> None:
-    """Have the backend free what attempts hold that ended long enough ago and have sent everything."""
-    now = time.time()
-    for row in services.ledger.ended_before(now - keep_seconds):
-        status = services.backend.status(row.handle) if row.handle else None
-        delivering = status is not None and status.phase == DELIVERING
-        if delivering and (row.ended or now) > now - longest_seconds:
-            continue
-        if row.handle:
-            services.backend.discard(row.handle)
-        services.ledger.mark_discarded(row.attempt_id)

@@ -79,14 +79,16 @@ class Dispatch:
         self._pace = pace
         self._wake = asyncio.Event()
         self._drives: dict[str, _Drive] = {}
-        self._adopted: set[str] = set()
+        # attempts that the backend may have although no handle says so: they need a proof to be over
+        self._maybe_submitted: set[str] = set()
+        self._granting = asyncio.Lock()
         self._stopping = False
 
     async def adopt(self) -> int:
         """Take up every attempt that an earlier launcher left; how many."""
         left = [row for row in await self._call(self._ledger.active) if row.status != Status.WAITING]
         for row in left:
-            self._adopted.add(row.attempt_id)
+            self._maybe_submitted.add(row.attempt_id)
             self._drive(row.attempt_id)
         self.wake()
         return len(left)
@@ -122,6 +124,9 @@ class Dispatch:
     async def stop(self, *, keep_jobs: bool) -> int:
         """Start nothing any more; unless `keep_jobs`, end what runs, provably. The number of jobs ended."""
         self._stopping = True
+        # what is just being granted gets its task first, so that its end is awaited with all others
+        async with self._granting:
+            pass
         ended = [] if keep_jobs else await self._call(self._ledger.cancel_started, reason=STOPPED)
         for row in ended:
             self._changed(row.run_id)
@@ -135,12 +140,12 @@ class Dispatch:
         return len(ended)
 
     async def _serve_queue(self) -> None:
-        if self._stopping:
-            return
-        granted = await self._call(self._ledger.grant)
-        for row in granted:
-            self._changed(row.run_id)
-            self._drive(row.attempt_id)
+        async with self._granting:
+            if self._stopping:
+                return
+            for row in await self._call(self._ledger.grant):
+                self._changed(row.run_id)
+                self._drive(row.attempt_id)
         # everyone behind has moved up
         for view in await self._call(self._ledger.waiting_runs):
             self._changed(view.run_id)
@@ -164,6 +169,7 @@ class Dispatch:
             if not over:
                 await _sleep(drive.poke, pause)
         self._drives.pop(attempt_id, None)
+        self._maybe_submitted.discard(attempt_id)
         self.wake()
 
     async def _step(self, attempt_id: str, drive: _Drive) -> bool:
@@ -172,7 +178,7 @@ class Dispatch:
         if row is None or row.status.terminal:
             return True
         if not row.handle:
-            if row.cancel and attempt_id not in self._adopted:
+            if row.cancel and attempt_id not in self._maybe_submitted:
                 return await self._observe(row, JobStatus(status=Status.KILLED, reason=row.cancel))
             return await self._submit(row)
         if row.cancel:
@@ -182,6 +188,7 @@ class Dispatch:
     async def _submit(self, row: AttemptRow) -> bool:
         """Hand it to the backend. A refusal ends the attempt; an absent part is tried again."""
         held = await self._call(self._ledger.held, row.attempt_id)
+        self._maybe_submitted.add(row.attempt_id)
         try:
             handle = await self._ask(self._backend.submit, row.spec, self._make_attempt(row, held))
         except Unavailable:
@@ -201,10 +208,10 @@ class Dispatch:
         now = time.monotonic()
         if status.status == Status.UNKNOWN:
             return await self._handle_unknown(row, drive, status)
+        drive.unknown_since = None
         if status == drive.seen and status.status == row.status:
             return False
         drive.seen = status
-        drive.unknown_since = None
         if status.status.terminal and status.phase == DELIVERING:
             drive.over_since = drive.over_since or now
             if now - drive.over_since < self._pace.drain:

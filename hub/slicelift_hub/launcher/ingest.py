@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slicelift.errors import UserError
 from slicelift.models import RunView
 
 from slicelift_hub.launcher.ledger import Ledger
@@ -26,7 +25,6 @@ from slicelift_hub.launcher.series import Fold, Point, exact
 MAX_FOLDS = 4000
 MAX_SERIES = 2000
 _LONGEST_KEY = 250
-_LONGEST_PROCESS = 100
 
 Publish = Callable[[AttemptRow, int, list[list[Any]]], None]
 
@@ -182,31 +180,9 @@ class Ingest:
                     total -= len(self._attempts.pop(name).folds)
 
 
-def parse_streams(body: Any, *, workers: int) -> list[Stream]:
-    """The streams of an agent's POST. Raises `bad-events` when it is not what the contract says."""
-    try:
-        return [_parse_stream(item, workers) for item in body["streams"]]
-    except (KeyError, TypeError, ValueError) as error:
-        message = f"These are not events: {type(error).__name__} at {error}."
-        raise UserError(
-            "bad-events", message, "Send {streams: [{rank, process, lines: [{q, ...}]}]}."
-        ) from error
-
-
 def shown(point: Point) -> list[Any]:
     """`[step, time, value]` as JSON can carry it."""
     return [point[0], point[1], exact(point[2])]
-
-
-def _parse_stream(item: Any, workers: int) -> Stream:
-    rank, process, lines = item["rank"], item["process"], item["lines"]
-    if type(rank) is not int or not 0 <= rank < workers:
-        raise ValueError(f"rank {rank!r} of {workers}")
-    if not isinstance(process, str) or not 0 < len(process) <= _LONGEST_PROCESS:
-        raise ValueError("process")
-    if not isinstance(lines, list) or not all(type(line["q"]) is int for line in lines):
-        raise ValueError("lines")
-    return Stream(rank=rank, process=process, lines=lines)
 
 
 def _fold_line(into: _Folded, rank: int, line: Line, points: list[list[Any]]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slicelift.errors import Conflict
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from slicelift_hub.launcher.ledger_rows import AttemptRow, Rows
 from slicelift_hub.launcher.tables import attempts, batches, cursors, series
@@ -112,11 +112,6 @@ class EventRows(Rows):
             if not rows:
                 return
             last = rows[-1].batch_id
-
-    def count_batches(self) -> int:
-        """How many batches are still in the log."""
-        with self.reading() as connection:
-            return connection.scalar(select(func.count()).select_from(batches)) or 0
 
 
 def _cursors(connection: Connection, attempt_id: str) -> dict[tuple[int, str], int]:

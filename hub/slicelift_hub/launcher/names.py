@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from urllib.parse import quote
 
 from slicelift.errors import UserError
@@ -31,7 +32,7 @@ def check_path(text: object) -> str:
     """A relative POSIX path that stays inside its folder, or `bad-path`."""
     if isinstance(text, str) and _is_inside(text):
         return text
-    hint = "Paths are relative, at most 1,024 characters long, and have no empty, `.` or `..` part."
+    hint = "Paths are relative, up to 1,024 characters, with no empty, `.` or `..` part, backslash or control character."
     raise UserError("bad-path", f"{_shown(text)} is not a path inside the project.", hint)
 
 
@@ -65,10 +66,15 @@ def make_folder_name(owner: str) -> str:
     return quote(owner, safe="").replace(".", "%2E").replace("~", "%7E")
 
 
+def is_plain(text: str) -> bool:
+    """No control character and no half of a surrogate pair; every other character of Unicode may be in a name."""
+    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+
+
 def _is_inside(text: str) -> bool:
     parts = text.split("/")
     bad = {"", ".", ".."} & set(parts)
-    return not bad and len(text) <= _LONGEST_PATH and text.isprintable() and "\\" not in text
+    return not bad and len(text) <= _LONGEST_PATH and is_plain(text) and "\\" not in text
 
 
 def _shown(value: object) -> str:

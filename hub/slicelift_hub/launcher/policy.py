@@ -9,7 +9,7 @@ from slicelift.errors import Refused
 from slicelift.models import JobSpec
 
 from slicelift_hub.launcher.ledger_runs import make_needs
-from slicelift_hub.launcher.names import check_path, check_secret_name, check_sha256
+from slicelift_hub.launcher.names import check_path, check_secret_name, check_sha256, is_plain
 from slicelift_hub.leases import GPUS, SLOTS, Pool
 
 _LONGEST_NAME = 200
@@ -82,9 +82,11 @@ def _check_words(spec: JobSpec) -> None:
     if spec.workers < 1 or spec.gpus_per_worker < 0:
         message = f"Asked were {spec.workers} workers with {spec.gpus_per_worker} GPUs each."
         raise Refused("bad-workers", message, "A gang has at least one worker: --workers 1.")
-    if not spec.name.strip() or len(spec.name) > _LONGEST_NAME or not spec.name.isprintable():
+    if not spec.name.strip() or len(spec.name) > _LONGEST_NAME or not is_plain(spec.name):
         raise Refused(
-            "bad-name", f"{spec.name[:60]!r} cannot be a job's name.", "Use 1 to 200 printable characters."
+            "bad-name",
+            f"{spec.name[:60]!r} cannot be a job's name.",
+            "Use 1 to 200 characters, no control characters.",
         )
     if not spec.python:
         raise Refused("interpreter-missing", "The spec names no interpreter.", "Name one with --python.")

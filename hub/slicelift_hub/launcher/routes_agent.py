@@ -11,7 +11,7 @@ from slicelift.models import JobStatus, SnapshotFile, Status, to_dict
 
 from slicelift_hub.launcher.bodies import parse, text_field
 from slicelift_hub.launcher.handler import AGENT, Handler
-from slicelift_hub.launcher.ingest import parse_streams
+from slicelift_hub.launcher.lines import parse_streams
 from slicelift_hub.launcher.names import check_path, check_sha256
 from slicelift_hub.launcher.routes_files import send_chunks
 from slicelift_hub.launcher.store import BlobWriter

@@ -108,7 +108,10 @@ class Store:
             message = (
                 f"The snapshot has {snapshot.size_bytes:,} bytes; {self.snapshot_limit_bytes:,} are allowed."
             )
-            hint = "Track large files with `dvc add`, or list them in .sliceliftignore."
+            hint = (
+                "Track large files with `dvc add`, list them in .sliceliftignore, or raise "
+                f"`c.Launcher.snapshot_limit_bytes` in {self.root.parent / 'launcher_config.py'} and start it again."
+            )
             raise Refused("snapshot-too-large", message, hint)
 
     def _check_sizes(self, owner: str, files: tuple[SnapshotFile, ...]) -> None:

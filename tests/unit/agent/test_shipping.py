@@ -84,6 +84,34 @@ def test_an_event_the_launcher_refuses_holds_nothing_up(
     assert [line["q"] for line in launcher.events[0, "1-1"] if line["k"] == "dropped"] == [500]
 
 
+def test_a_stream_that_is_refused_whatever_it_says_is_set_aside(
+    folder: AttemptFolder,
+    request_json: dict[str, str],
+    launcher: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spool(folder, *(point(q) for q in range(1, 1001)))
+    foreign = folder.root / "spool" / "7-2-2-000001.jsonl"
+    foreign.write_text("".join(json.dumps(point(q)) + "\n" for q in range(1, 301)))
+    (folder.root / "logs" / "rank-0.log").write_bytes(b"a line\n")
+    take, calls = launcher.post_events, []
+
+    def picky(rest: str, query: dict[str, str], body: bytes) -> Any:
+        calls.append(1)
+        if b'"rank": 7' in body:
+            raise type(launcher).refuse(400, "bad-events")
+        return take(rest, query, body)
+
+    monkeypatch.setattr(launcher, "post_events", picky)
+    ship(folder, request_json, lambda: len(launcher.events[0, "1-1"]) == 1000)
+    assert list(launcher.events) == [(0, "1-1")]
+    assert launcher.logs["0"] == b"a line\n"
+    assert [path.name for path in (folder.root / "spool").iterdir()] == [foreign.name]
+    assert len(calls) < 40
+    assert capsys.readouterr().err.count("process 2-2 of rank 7 are refused and set aside (1 so far)") == 1
+
+
 def test_logs_go_on_where_the_launcher_is_and_hide_secrets(
     folder: AttemptFolder, request_json: dict[str, str], launcher: Any
 ) -> None:

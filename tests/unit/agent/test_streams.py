@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from slicelift.runtime.streams import Line, Spool, Stream, encode
+from slicelift.runtime.streams import Line, Spool, Stream, encode, halve, note_of_loss
 
 
 def event(q: int, points: int = 1) -> str:
@@ -97,11 +97,23 @@ def test_an_agent_that_starts_anew_begins_where_the_disk_begins(tmp_path: Path) 
 def test_a_refused_line_is_replaced_by_a_note_of_what_it_held(tmp_path: Path) -> None:
     write(tmp_path, 1, event(1, points=7), event(2))
     spool = Spool(tmp_path)
-    stream, _ = spool.batch(1)[0]
-    note = stream.replace_next()
+    stream, lines = spool.batch(1)[0]
+    note = note_of_loss(lines[0])
     assert json.loads(note.raw) == {"q": 1, "t": 0.0, "k": "dropped", "n": 7}
     stream.acknowledge(1)
     assert numbers(spool.batch(100)) == [2]
+
+
+def test_a_batch_is_halved_down_to_one_line(tmp_path: Path) -> None:
+    write(tmp_path, 1, event(1), event(2), event(3))
+    write(tmp_path, 1, event(1), name="1-5-6")
+    left = [Spool(tmp_path).batch(100)]
+    single = []
+    while left:
+        batch = left.pop()
+        left += halve(batch)
+        single += [] if halve(batch) else [(batch[0][0].rank, numbers(batch))]
+    assert sorted(single) == [(0, [1]), (0, [2]), (0, [3]), (1, [1])]
 
 
 def test_the_body_keeps_what_is_on_disk(tmp_path: Path) -> None:

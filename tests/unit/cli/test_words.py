@@ -11,9 +11,9 @@ import pytest
 from slicelift.cli.findings import counted, finding_lines
 from slicelift.cli.metrics import metrics_line, rank_table
 from slicelift.cli.outcomes import summary
-from slicelift.cli.printing import ago, duration, exact, memory, number, size, table, width
+from slicelift.cli.printing import ago, duration, exact, number, table, width
 from slicelift.cli.sentences import failure_lines, failure_sentence, next_step, sentence
-from slicelift.models import Failure, JobSpec, ModelVersionView, RunView, Status
+from slicelift.models import Failure, JobSpec, ModelVersionView, RunView, Status, size_text
 
 SPEC = JobSpec(
     name="digits", snapshot_id="0" * 64, notebook="n.ipynb", script="p.py", cwd=".", python="python"
@@ -34,14 +34,10 @@ MODEL = ModelVersionView(name="digits", version="3", run_id=VIEW.run_id)
 
 @pytest.mark.parametrize(
     ("count", "told"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (123_456, "123 kB"), (5 * 10**9, "5.0 GB")],
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (123_456, "121 KiB"), (61.25 * 1024**3, "61.2 GiB")],
 )
-def test_sizes(count: int, told: str) -> None:
-    assert size(count) == told
-
-
-def test_memory_is_binary() -> None:
-    assert (memory(702 * 1024**2), memory(61.25 * 1024**3)) == ("702 MiB", "61.2 GiB")
+def test_sizes(count: float, told: str) -> None:
+    assert size_text(count) == told
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_what_is_no_notebook_is_one_finding(content: bytes, reason: str) -> None
 def test_a_missing_file_and_a_folder_raise(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as missing:
         read(tmp_path / "none.ipynb")
-    assert missing.value.code == "notebook-missing"
+    assert missing.value.code == "notebook-not-found"
     with pytest.raises(UserError) as folder:
         read(tmp_path)
     assert folder.value.code == "notebook-unreadable"

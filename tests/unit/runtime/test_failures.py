@@ -63,7 +63,7 @@ def test_ranks_that_we_ended_come_last(tmp_path: Path) -> None:
 
 def test_a_huge_message_is_cut_in_the_middle() -> None:
     error = ValueError("a" * 50_000 + "end")
-    found = describe(error, World(rank=0, size=1, attempt=1, attempt_folder=None))
+    found = describe(error, World(rank=0, gang_rank=0, size=1, attempt=1, attempt_folder=None))
     assert len(found["text"]) < 5_000
     assert found["text"].endswith("end")
     assert "characters cut" in found["text"]

@@ -21,7 +21,8 @@ OURS = {".slicelift/promoted.py", ".slicelift/promoted.map.json"}
 
 
 def taken(repo: Any, script: Script, extra: dict[str, bytes] | None = None) -> code.Code:
-    return code.take(repo.project(), script=script, extra_files=extra or {})
+    with code.drafting(repo.project()) as draft:
+        return code.write(draft, script=script, extra_files=extra or {})
 
 
 def test_everything_on_disk_travels_and_nothing_of_the_user_changes(repo: Any, script: Script) -> None:
@@ -30,7 +31,7 @@ def test_everything_on_disk_travels_and_nothing_of_the_user_changes(repo: Any, s
     repo.commit()
     (repo.root / "lib/gone.py").unlink()
     repo.write("lib/model.py", "x = 2\n")
-    repo.write("新 文件\n名.bin", bytes(range(256)))
+    repo.write("新 文件 名.bin", bytes(range(256)))
     repo.write("run.sh", "#!/bin/sh\n").chmod(0o755)
     repo.write("noise.log", "ignored")
     repo.write("staged.py", "staged")
@@ -53,7 +54,7 @@ def test_everything_on_disk_travels_and_nothing_of_the_user_changes(repo: Any, s
         "nb.ipynb": "100644",
         "run.sh": "100755",
         "staged.py": "100644",
-        "新 文件\n名.bin": "100644",
+        "新 文件 名.bin": "100644",
         "被 跟踪.txt": "100644",
     }
     for item in found.files:
@@ -268,7 +269,7 @@ def test_an_unchanged_tree_reads_no_file_and_starts_few_processes(
     monkeypatch.setattr(git, "start_batch", batch)
     project = repo.project()
     started.clear()
-    assert code.take(project, script=script, extra_files={}) == first
+    assert taken(repo, script) == first
     assert started == [
         "ls-files",
         "hash-object",
@@ -307,7 +308,7 @@ def test_what_git_cannot_do_is_said_in_its_words(repo: Any, script: Script) -> N
     project = repo.project()
     (repo.root / ".git/index").write_bytes(b"rubbish")
     with pytest.raises(UserError) as caught:
-        code.take(project, script=script, extra_files={})
+        taken(repo, script)
     assert caught.value.code == "git-failed"
     assert "index file" in caught.value.message
     with pytest.raises(UserError) as lost:

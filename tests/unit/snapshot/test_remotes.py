@@ -41,6 +41,22 @@ from slicelift.snapshot import remotes
             {"url": "ssh://ann@host:2222/数据", "port": "22", "keyfile": "/k"},
             ("url's password",),
         ),
+        (
+            {"url": "ssh://host/d", "passphrase": "x", "ask_passphrase": True, "option of tomorrow": "y"},
+            {"url": "ssh://host/d", "ask_passphrase": "true"},
+            ("option of tomorrow", "passphrase"),
+        ),
+        (
+            {"url": "https://tok@host:8443/a?X-Amz-Signature=s", "endpointurl": "https://a:b@minio/?sig=s"},
+            {"url": "https://host:8443/a", "endpointurl": "https://minio/"},
+            (
+                "endpointurl's password",
+                "endpointurl's query",
+                "endpointurl's user",
+                "url's query",
+                "url's user",
+            ),
+        ),
     ],
 )
 def test_secrets_stay_behind_and_are_named(
