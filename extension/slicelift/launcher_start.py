@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from slicelift.errors import SliceliftError, Unavailable
-from slicelift.launcher_client import Client, check_version, default_home, find, read_state
+from slicelift.launcher_client import (
+    LOCK_FILE,
+    STATE_FILE,
+    Client,
+    check_version,
+    default_home,
+    find,
+    read_state,
+)
 
 START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
@@ -37,6 +48,7 @@ def ensure(home: Path | None = None, *, on_progress: Progress | None = None) -> 
     say("Starting the launcher.")
     log = root / "launcher.log"
     _make_home(root)
+    _forget_former(root)
     offset = log.stat().st_size if log.exists() else 0
     return _wait(root, started=_start(root, log), offset=offset, say=say)
 
@@ -49,6 +61,22 @@ def _make_home(root: Path) -> None:
         raise SliceliftError(
             "home-unusable", message, "Point SLICELIFT_HOME to a folder of yours."
         ) from error
+
+
+def _forget_former(root: Path) -> None:
+    """Take away the address that a killed launcher left, before ours holds the lock and it seems good again.
+
+    Whoever has the whole lock knows that nobody serves; a launcher that starts waits for it longer than this takes.
+    """
+    if not (root / STATE_FILE).exists():
+        return
+    descriptor = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (root / STATE_FILE).unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
 
 
 def _start(root: Path, log: Path) -> subprocess.Popen[bytes]:

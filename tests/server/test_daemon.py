@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -56,12 +57,34 @@ def test_a_state_file_of_the_dead_or_of_nonsense_counts_as_none(home: Path) -> N
 def test_another_version_is_refused_with_a_hint(home: Path) -> None:
     state = {"url": "http://127.0.0.1:1", "token": "t", "pid": os.getpid(), "version": "0.0.1"}
     (home / "launcher.json").write_text(json.dumps(state))
-    for call in (find, ensure):
-        with pytest.raises(SliceliftError) as refusal:
-            call()
-        assert refusal.value.code == "launcher-version"
-        assert "slicelift down" in refusal.value.hint
+    with (home / "launcher.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for call in (find, ensure):
+            with pytest.raises(SliceliftError) as refusal:
+                call()
+            assert refusal.value.code == "launcher-version"
+            assert f"process {os.getpid()}" in refusal.value.message
+            assert "slicelift down" in refusal.value.hint
+        find(any_version=True).close()
     (home / "launcher.json").unlink()
+
+
+def test_a_state_file_whose_process_id_is_anothers_by_now_blocks_nobody(home: Path) -> None:
+    state = {"url": "http://127.0.0.1:1", "token": "t", "pid": os.getpid(), "version": "0.0.1"}
+    (home / "launcher.json").write_text(json.dumps(state))
+    (home / "launcher.lock").touch(0o600)
+    with pytest.raises(Unavailable) as refusal:
+        find()
+    assert refusal.value.code == "launcher-not-running"
+    clients: list[Client] = []
+    threads = [threading.Thread(target=lambda: clients.append(ensure())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len({client.health()["instance"] for client in clients}) == 1
+    for client in clients:
+        client.close()
 
 
 def test_many_starters_at_once_end_with_one_launcher(home: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from slicelift.errors import Conflict, NotFound, SliceliftError, UserError
-from slicelift.models import SnapshotFile, Status, to_dict
+from slicelift.models import SnapshotFile, to_dict
 from slicelift_hub.launcher.names import make_folder_name
 
 BAD_PATHS = ["../x", "/etc/passwd", "a/../../x", "a//b", ".", "a/./b", "", "a\\b", "a\nb", "x" * 1100, "a/"]
@@ -128,6 +128,8 @@ def test_malformed_snapshots_are_refused(launcher: Any, tools: Any) -> None:
     with pytest.raises(UserError) as refusal:
         launcher.client.offer_snapshot(huge)
     assert refusal.value.code == "snapshot-too-large"
+    assert "c.Launcher.snapshot_limit_bytes" in refusal.value.hint
+    assert str(launcher.home / "launcher_config.py") in refusal.value.hint
     with launcher.http() as http:
         for body in ({"snapshot": []}, {}, {"snapshot": to_dict(good) | {"files": "x"}}):
             assert http.post("/snapshots", json=body).json()["code"] == "bad-body"

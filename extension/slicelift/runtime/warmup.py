@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slicelift.errors import Refused, SliceliftError
-from slicelift.models import DataRef, from_dict
+from slicelift.models import DataRef, from_dict, size_text
 from slicelift.runtime.dataview import View, md5_of, remove_tree, write_stamp
 from slicelift.runtime.folder import locked
 
@@ -52,7 +52,7 @@ def warm(ref: DataRef, cache: Path, scratch: Path, *, say: Say) -> View:
     view = View(cache, ref.md5)
     view.lock.parent.mkdir(parents=True, exist_ok=True)
     (cache / "views").mkdir(parents=True, exist_ok=True)
-    say(f"Preparing {ref.path} ({ref.nfiles} files, {_size(ref.size_bytes)})")
+    say(f"Preparing {ref.path} ({ref.nfiles} files, {size_text(ref.size_bytes)})")
     with locked(view.lock):
         if view.exists():
             changed = view.changed()
@@ -227,7 +227,7 @@ def _need_room(ref: DataRef, cache: Path) -> None:
     if free < ref.size_bytes + _SPARE_BYTES:
         raise SliceliftError(
             "disk-full",
-            f"The data {ref.path} takes {_size(ref.size_bytes)}; {_size(free)} are free in the cache {cache}.",
+            f"The data {ref.path} takes {size_text(ref.size_bytes)}; {size_text(free)} are free in the cache {cache}.",
             "Free space there, or move SLICELIFT_HOME to a larger disk, then `slicelift retry`.",
         )
 
@@ -239,14 +239,6 @@ def _disk(error: OSError, cache: Path) -> SliceliftError:
         f"The data could not be laid out in the cache {cache}: {error}.",
         "Free space there or mend its rights, then `slicelift retry`.",
     )
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def _say(message: str) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,7 +52,22 @@ def test_two_ranks_train_and_everything_arrives(bench: Any, launcher: Any) -> No
     assert (last["state"], last["exit"]["status"], last["exit"]["exit_code"]) == ("ended", "FINISHED", 0)
     assert {row["rank"] for state in launcher.states for row in state["ranks"]} == {0, 1}
     assert not list((bench.root(handle) / "spool").iterdir())
+    # what shows secrets as they were printed went with the delivery
+    assert not any(b"s3cret-value" in text for text in texts(bench.root(handle)))
+    assert not {"logs", "errors", "gang.json"} & {path.name for path in bench.root(handle).iterdir()}
     bench.wait_for(lambda: not bench.marked(handle))
+
+
+def texts(root: Path) -> list[bytes]:
+    return [path.read_bytes() for path in root.rglob("*") if path.is_file()]
+
+
+def test_what_a_rank_raised_with_a_secret_in_it_goes_with_the_delivery(bench: Any, launcher: Any) -> None:
+    launcher.secrets = {"API_KEY": "s3cret-value"}
+    handle = bench.submit("import os\nraise ValueError(os.environ['API_KEY'])\n", secrets=("API_KEY",))
+    assert bench.wait_ended(handle).failure.message == "Rank 0 raised ValueError: ***"
+    assert b"ValueError: ***" in launcher.logs["0"]
+    assert not any(b"s3cret-value" in text for text in texts(bench.root(handle)))
 
 
 def test_a_log_call_is_with_the_launcher_soon(bench: Any, launcher: Any) -> None:
@@ -127,12 +143,16 @@ def test_the_launcher_comes_back_at_another_address(bench: Any, launcher: Any) -
     assert launcher.points("loss") == {0: [1.0]}
 
 
-def test_a_launcher_that_forgot_the_attempt_is_left_alone(bench: Any, launcher: Any) -> None:
-    handle = bench.submit("import time\ntime.sleep(1)\n")
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_launcher_that_forgot_the_attempt_is_left_alone(bench: Any, launcher: Any, code: int) -> None:
+    launcher.secrets = {"API_KEY": "s3cret-value"}
+    script = f"import sys, time\ntime.sleep(1)\nprint('the only copy')\nsys.exit({code})\n"
+    handle = bench.submit(script, secrets=("API_KEY",))
     bench.wait(handle, lambda status: status.status is Status.RUNNING)
     launcher.gone = True
-    assert bench.wait_ended(handle).status is Status.FINISHED
-    assert (bench.root(handle) / "logs" / "rank-0.log").exists()
+    assert bench.wait_ended(handle).exit_code == code
+    assert (bench.root(handle) / "logs" / "rank-0.log").read_text() == "the only copy\n"
+    assert (bench.root(handle) / "gang.json").exists()
 
 
 def test_submit_twice_at_once_starts_one_job(bench: Any, launcher: Any) -> None:
@@ -270,15 +290,16 @@ def test_render_is_the_dry_run(bench: Any) -> None:
 
 def test_discard_frees_the_folder_but_for_what_is_kept(bench: Any) -> None:
     handle = bench.submit("import time\ntime.sleep(1)\n")
-    bench.local.discard(handle)
+    assert not bench.local.discard(handle)
     assert (bench.root(handle) / "agent.json").exists()
     bench.wait_ended(handle)
     bench.wait_for(lambda: not bench.marked(handle))
-    bench.local.discard(handle, keep={"logs": True})
+    assert bench.local.discard(handle, keep={"logs": True})
     assert sorted(path.name for path in bench.root(handle).iterdir()) == ["exit.json", "logs"]
     assert bench.local.status(handle).status is Status.FINISHED
-    bench.local.discard(handle)
+    assert bench.local.discard(handle)
     assert bench.local.status(handle).reason == "no-such-attempt"
+    assert bench.local.discard(handle)
 
 
 @pytest.mark.needs_root

@@ -116,8 +116,18 @@ def test_an_offer_to_make_a_repository(
     done = cli("promote", path, "--json")
     assert (done.code, done.json["code"]) == (2, "no-git")
     assert "--init-git" in done.json["hint"]
+    for name in (".env", "ssl/server.PEM", ".env.example", "credentials-prod.json"):
+        (path.parent / name).parent.mkdir(exist_ok=True)
+        (path.parent / name).write_text("x")
+    (path.parent / ".gitignore").write_text("*.json\n")
+    done = cli("promote", path, "--init-git", "--json")
+    assert (done.code, done.json["code"]) == (1, "credentials-in-commit")
+    assert done.json["detail"] == {"paths": [".env", "ssl/server.PEM"]}
+    assert ".gitignore" in done.json["hint"]
     done = cli("promote", path, "--init-git", "--yes", "--json")
     assert done.code == 0, done
+    assert "The first commit holds 5 files" in done.err
+    assert "n b.ipynb" in done.err
     count = ["git", "rev-list", "--count", "HEAD"]
     assert subprocess.run(count, cwd=path.parent, capture_output=True, text=True, check=True).stdout == "1\n"
     cli("cancel", "last")

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slicelift.cli import follow, logs
+from slicelift.errors import Unavailable
+from slicelift.launcher_client import Client, find
 
 SLEEPY = "import time\nprint('awake', flush=True)\ntime.sleep(120)"
 
@@ -169,6 +172,20 @@ def test_an_unfinished_run_is_left_alone_by_ctrl_c(
     again = cli("retry", run, "--json").json
     assert (again["run_id"], again["attempt"]) == (run, 2)
     assert cli("cancel", run).out.startswith(f"sleepy ({run}): Killed: cancelled by")
+    asked = cli("outputs", run, "--json").json
+    assert (asked["attempt"], asked["outputs"]) == (2, [])
+
+
+def test_following_the_logs_of_a_launcher_that_has_stopped_ends(
+    cli: Any, failed_run: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "AWAY_SECONDS", 0.5)
+    with find() as client:
+        view = client.job(failed_run["run_id"])
+    gone = Client("http://127.0.0.1:1", "t")
+    with pytest.raises(Unavailable):
+        list(logs._followed(gone, view, [logs.Tail(gone, view.run_id, rank="0", attempt=1)]))
+    assert capsys.readouterr().err == f"{follow.AWAY_TEXT}\n"
 
 
 def test_a_plan_submits_nothing(cli: Any, failed_run: dict[str, Any], project: Path) -> None:

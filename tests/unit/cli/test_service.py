@@ -96,12 +96,19 @@ def test_ctrl_c_stops_everything_and_a_second_up_says_where(
     assert re.search(r"\d s  demo: demo data written", "".join(lines) + rest)
 
 
-def test_down_stops_an_up(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down_stops_an_up_of_another_version_too(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "home"
     monkeypatch.setenv("SLICELIFT_HOME", str(home))
     with started(home, tmp_path, "--no-demo", "--slots", "3") as (process, _):
         told = json.loads(cli("jobs", "--json").out)
         assert told == {"jobs": []}
+        state = json.loads((home / "launcher.json").read_text())
+        (home / "launcher.json").write_text(json.dumps(state | {"version": "0.0.1"}))
+        done = cli("up", "--json")
+        assert (done.code, done.json["code"]) == (1, "launcher-version")
+        assert f"process {state['pid']}" in done.json["message"]
         done = cli("down", "--json")
         assert (done.code, done.json["stopped"]) == (0, True)
         out, _ = process.communicate(timeout=60)

@@ -213,6 +213,20 @@ def test_parameters_are_set_after_each_cell_and_not_in_the_file(script_of: Make,
     assert script.parameters == {"lr": 0.1, "name": "a", "seed": 1}
 
 
+def test_a_tuple_comes_back_as_one_though_json_made_it_a_list(script_of: Make, run: Run) -> None:
+    defaults = (
+        "shape = (1, 2)\nsteps = ((1, (2,)), [3])\ngrid = {'a': (1,), 'b': [1]}\nnone = ()\nlist_ = [1]"
+    )
+    script = script_of((defaults, "parameters"), "print(shape, steps, grid, none, list_)")
+    plain = "(1, 2) ((1, (2,)), [3]) {'a': (1,), 'b': [1]} () [1]\n"
+    assert run(script) == plain
+    given = {"shape": [5], "steps": [[4, [5]], [6], [7, 8]], "grid": {"a": [2, 3], "c": [4]}, "none": [1]}
+    assert run(script, SLICELIFT_PARAMETERS=repr(given)) == (
+        "(5,) ((4, (5,)), [6], [7, 8]) {'a': (2, 3), 'c': [4]} (1,) [1]\n"
+    )
+    assert "_slicelift_like" not in script_of(("list_ = [1]", "parameters")).source
+
+
 def test_the_same_cells_give_the_same_bytes(script_of: Make) -> None:
     cells = ["import os\n%env A=1", "async def f(): ...\nawait f()", "b, a = 1, 2\nfor c, d in {}: ..."]
     assert script_of(*cells) == script_of(*cells)

@@ -83,3 +83,11 @@ def test_paths_start_at_the_notebooks_folder(told: Told) -> None:
     assert told("open('near.csv')\nopen('../top.csv')\nopen('top.csv')", files=files, path="nb/n.ipynb") == [
         ("warning", "missing-file", 0, 3)
     ]
+
+
+def test_a_repository_named_by_the_environment_is_not_asked(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    files = {"secret.txt": "ignored", ".gitignore": "/secret.txt\n"}
+    assert told("open('secret.txt')", files=files) == [("warning", "missing-file", 0, 1)]

@@ -200,6 +200,14 @@ def test_a_refusal_of_the_launcher_is_final(notebook: Path) -> None:
     assert client.submitted == [ID]
 
 
+def test_a_full_disk_is_told_at_once(notebook: Path) -> None:
+    client = Flaky([Unavailable("disk-full", "The disk is full."), None])
+    with pytest.raises(Unavailable) as caught:
+        deliver(notebook, client)
+    assert caught.value.code == "disk-full"
+    assert client.submitted == [ID]
+
+
 def test_the_facade_promotes() -> None:
     assert slicelift.promote is promotion.promote
 

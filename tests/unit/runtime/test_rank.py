@@ -58,6 +58,21 @@ def test_a_script_finds_what_it_would_find_without_us(attempt: Any) -> None:
     assert any(line.startswith("始") and "__mp_main__" in line for line in lines)
 
 
+def test_a_process_with_a_rank_of_its_own_logs_as_the_rank_it_belongs_to(attempt: Any) -> None:
+    source = """
+    import os, subprocess, sys
+    import slicelift
+    slicelift.log(outer=1.0)
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = "7", "8"
+    nested = "import slicelift; slicelift.log(nested=1.0)"
+    subprocess.run([sys.executable, "-c", nested], check=True)
+    """
+    assert attempt.run(source) == 0
+    assert {name.partition("-")[0] for name in attempt.streams()} == {"0"}
+    assert len(attempt.streams()) == 2
+    assert {key for event in attempt.events() for key in event["m"]} >= {"outer", "nested"}
+
+
 def test_registration(attempt: Any) -> None:
     import json
 

@@ -269,7 +269,8 @@ def test_an_unchanged_tree_reads_no_file_and_starts_few_processes(
     monkeypatch.setattr(git, "start_batch", batch)
     project = repo.project()
     started.clear()
-    assert taken(repo, script) == first
+    with code.drafting(project) as draft:
+        assert code.write(draft, script=script, extra_files={}) == first
     assert started == [
         "ls-files",
         "hash-object",
@@ -347,6 +348,9 @@ def test_a_full_disk_is_said_and_nothing_is_half_done(
     with pytest.raises(Unavailable) as own:
         taken(repo, script)
     assert own.value.code == "disk-full"
+    with pytest.raises(Unavailable) as reading:
+        git.start_batch(repo.root, ["0" * 40] * 1000)
+    assert reading.value.code == "disk-full"
     (full.root / "filler.bin").unlink()
     (full.root / "big.bin").unlink()
     assert "nb.ipynb" in full.tree(taken(full, script).tree)

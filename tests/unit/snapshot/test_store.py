@@ -123,6 +123,21 @@ def test_a_launcher_that_stays_away_is_given_up(repo: Any, snapshot: Snapshot) -
     assert len(kept.calls) == store.ROUNDS
 
 
+def test_a_full_disk_is_told_and_not_tried_again(
+    repo: Any, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def full(*rest: object) -> None:
+        tried.append(rest)
+        raise Unavailable("disk-full", "The disk is full.")
+
+    monkeypatch.setattr(store.digests, "contents", full)
+    with pytest.raises(Unavailable, match="full"):
+        store.upload(snapshot, repo.project(), Store())
+    assert len(tried) == 1
+
+
 def test_a_store_that_keeps_nothing_is_given_up(repo: Any, snapshot: Snapshot) -> None:
     with pytest.raises(Unavailable) as caught:
         store.upload(snapshot, repo.project(), Store(deaf=True))

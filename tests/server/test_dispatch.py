@@ -1,0 +1,214 @@
+"""The way of an attempt at the moments that a whole launcher passes too quickly: a real ledger, a steered backend."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slicelift.backends.base import Attempt, Manifest, Proof
+from slicelift.models import JobSpec, JobStatus, Status
+from slicelift_hub.launcher.chores import discard_ended
+from slicelift_hub.launcher.dispatch import Dispatch, Pace
+from slicelift_hub.launcher.ledger import Ledger
+from slicelift_hub.launcher.services import make_attempt
+from slicelift_hub.leases import make_inventory
+
+PACE = Pace(poll=0.01, retry=0.01, unknown=0.4, drain=0.0)
+
+
+@dataclass
+class Backend:
+    """Runs nothing; `said` is what `status` answers, `frees` what `discard` does."""
+
+    name: str = "steered"
+    said: JobStatus = field(default_factory=lambda: JobStatus(status=Status.RUNNING))
+    frees: bool = True
+    submits: list[str] = field(default_factory=list)
+    cancels: list[str] = field(default_factory=list)
+
+    def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
+        return {}
+
+    def submit(self, spec: JobSpec, attempt: Attempt) -> str:
+        self.submits.append(attempt.attempt_id)
+        return f"steered://{attempt.attempt_id}"
+
+    def status(self, handle: str) -> JobStatus:
+        return self.said
+
+    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
+        self.cancels.append(handle)
+        return Proof(gone=True, killed=1)
+
+    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
+        return self.frees
+
+
+class Desk:
+    """A dispatch over a ledger of its own; `submit` puts a job into the queue."""
+
+    def __init__(self, home: Path) -> None:
+        self.ledger = Ledger(home / "ledger.db")
+        self.ledger.declare_inventory(make_inventory(slots=2, gpus=0, slices=[]))
+        self.backend = Backend()
+        self.call: Callable[..., Awaitable[Any]] = asyncio.to_thread
+
+    def dispatch(self) -> Dispatch:
+        def make(row: Any, held: Any) -> Attempt:
+            return make_attempt("http://127.0.0.1:1", "key", row, held)
+
+        return Dispatch(
+            self.ledger,
+            self.backend,
+            call=lambda *a, **k: self.call(*a, **k),
+            ask=asyncio.to_thread,
+            changed=lambda _: None,
+            make_attempt=make,
+            pace=PACE,
+        )
+
+    def submit(self) -> str:
+        words = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": "python3"}
+        spec = JobSpec(name="job", snapshot_id="0" * 64, **words)
+        run_id, _ = self.ledger.submit("ann", "p-1", spec=spec, snapshot={}, token_of=lambda name: name)
+        return run_id
+
+    def status(self, run_id: str) -> Status:
+        found = self.ledger.attempt(f"{run_id}-1")
+        assert found is not None
+        return found.status
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.ledger.close()
+
+
+def test_a_cancel_after_a_submit_without_a_handle_is_proved(desk: Desk) -> None:
+    """The backend has it, the ledger's disk is full for the handle, and the user cancels."""
+    run_id, failing = desk.submit(), [True]
+
+    async def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if function == desk.ledger.set_handle and failing[0]:
+            raise OSError(28, "No space left on device")
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+    async def go() -> None:
+        dispatch = desk.dispatch()
+        queue = asyncio.create_task(dispatch.run())
+        dispatch.wake()
+        await until(lambda: desk.backend.submits)
+        desk.ledger.cancel("ann", run_id, reason="cancelled by ann")
+        dispatch.poke(f"{run_id}-1")
+        await asyncio.sleep(0.1)
+        assert desk.status(run_id) == Status.CANCELLING
+        failing[0] = False
+        await until(lambda: desk.status(run_id) == Status.KILLED)
+        await end(dispatch, queue)
+
+    desk.call = call
+    asyncio.run(go())
+    assert desk.backend.cancels == [f"steered://{run_id}-1"]
+
+
+def test_a_backend_that_knows_it_again_gets_the_whole_time_the_next_time(desk: Desk) -> None:
+    run_id = desk.submit()
+    unknown = JobStatus(status=Status.UNKNOWN, reason="away")
+    running = JobStatus(status=Status.RUNNING)
+
+    async def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        """The agent's own post follows at once whatever the backend says: the ledger has RUNNING again."""
+        found = await asyncio.to_thread(function, *args, **kwargs)
+        if function == desk.ledger.observe and args[1].status == Status.UNKNOWN:
+            await asyncio.to_thread(desk.ledger.agent_said, f"{run_id}-1", running, ranks=[])
+        return found
+
+    async def go() -> None:
+        dispatch = desk.dispatch()
+        queue = asyncio.create_task(dispatch.run())
+        dispatch.wake()
+        await until(lambda: desk.status(run_id) == Status.RUNNING)
+        for _ in range(4):
+            desk.backend.said = unknown
+            await asyncio.sleep(0.2)
+            desk.backend.said = running
+            await asyncio.sleep(0.1)
+        assert desk.status(run_id) == Status.RUNNING
+        desk.backend.said = unknown
+        await until(lambda: desk.status(run_id) == Status.FAILED)
+        await end(dispatch, queue)
+
+    desk.call = call
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("keep_jobs", [False, True])
+def test_what_is_granted_while_the_launcher_stops_is_ended_or_left_for_the_next(
+    desk: Desk, keep_jobs: bool
+) -> None:
+    run_id, granted, go_on = desk.submit(), threading.Event(), threading.Event()
+
+    def grant() -> Any:
+        found = desk.ledger.grant()
+        granted.set()
+        go_on.wait(10)
+        return found
+
+    async def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(grant if function == desk.ledger.grant else function, *args, **kwargs)
+
+    async def go() -> None:
+        dispatch = desk.dispatch()
+        queue = asyncio.create_task(dispatch.run())
+        dispatch.wake()
+        await until(granted.is_set)
+        stopping = asyncio.create_task(dispatch.stop(keep_jobs=keep_jobs))
+        await asyncio.sleep(0.05)
+        go_on.set()
+        assert await stopping == (0 if keep_jobs else 1)
+        queue.cancel()
+
+    desk.call = call
+    asyncio.run(go())
+    assert desk.status(run_id) == (Status.STARTING if keep_jobs else Status.KILLED)
+
+    async def next_one() -> None:
+        dispatch = desk.dispatch()
+        assert await dispatch.adopt() == 1
+        await until(lambda: desk.status(run_id) == Status.RUNNING)
+        await dispatch.stop(keep_jobs=True)
+
+    if keep_jobs:
+        asyncio.run(next_one())
+
+
+def test_what_the_backend_cannot_free_yet_is_asked_for_again(desk: Desk) -> None:
+    run_id = desk.submit()
+    desk.ledger.grant()
+    desk.ledger.set_handle(f"{run_id}-1", f"steered://{run_id}-1")
+    desk.backend.said = JobStatus(status=Status.FINISHED, phase="ended")
+    desk.ledger.observe(f"{run_id}-1", desk.backend.said)
+    for frees, left in ((False, 1), (True, 0)):
+        desk.backend.frees = frees
+        discard_ended(desk.ledger, desk.backend, keep_seconds=-1, longest_seconds=60)
+        assert len(desk.ledger.ended_before(time.time() + 1)) == left
+
+
+async def until(there: Callable[[], Any]) -> None:
+    limit = time.monotonic() + 10
+    while not there():
+        assert time.monotonic() < limit, "it did not come"
+        await asyncio.sleep(0.01)
+
+
+async def end(dispatch: Dispatch, queue: asyncio.Task[None]) -> None:
+    await dispatch.stop(keep_jobs=True)
+    queue.cancel()
