@@ -45,7 +45,7 @@ def ensure(home: Path | None = None, *, on_progress: Progress | None = None) -> 
     say = on_progress or _silent
     if read_state(root) is not None:
         return _wait(root, started=None, offset=0, say=say)
-    say("Starting the launcher.")
+    say("Starting the launcher in the background; `slicelift down` stops it.")
     log = root / "launcher.log"
     _make_home(root)
     _forget_former(root)

@@ -307,18 +307,21 @@ def map_traceback(text: str, script_path: str, *, places: Sequence[LinePlace | N
     """Rewrite the frames of promoted.py to `notebook.ipynb, cell C, line L, in f`; the rest stays as it is.
 
     A frame is ours when its file ends like `script_path`: a rank sees it below another folder. Lines that
-    slicelift added itself keep their place in promoted.py.
+    slicelift added itself keep their place in promoted.py. In a process group torch writes `[rank1]: ` before
+    every line of a traceback; warnings say `promoted.py:12:` without a frame.
     """
+    name = re.escape(script_path)
     ours = re.compile(
-        rf'^(?P<lead>[ |]*)File "[^"\n]*{re.escape(script_path)}", line (?P<line>\d+)(?P<rest>.*)',
+        r"^(?P<lead>(?:\[rank\d+\]: ?)?[ |]*)"
+        rf'(?:File "[^"\n]*{name}", line (?P<line>\d+)(?P<rest>.*)|/[^"\n:]*{name}:(?P<at>\d+)(?P<warned>:.*))',
         re.MULTILINE,
     )
 
     def told(match: re.Match[str]) -> str:
-        place = locate(places, int(match["line"]))
+        place = locate(places, int(match["line"] or match["at"]))
         if place is None:
             return match[0]
-        rest = re.sub(r"^, in _slicelift_\w+", ", in <module>", match["rest"])
+        rest = re.sub(r"^, in _slicelift_\w+", ", in <module>", match["rest"] or match["warned"] or "")
         return f"{match['lead']}{place.file or notebook}, cell {place.cell}, line {place.line}{rest}"
 
     return ours.sub(told, text)

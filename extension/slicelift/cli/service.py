@@ -152,12 +152,21 @@ class Service:
         return tracker
 
     def _tell_ready(self, client: Client, tracker: dict[str, Any], *, ready: bool) -> None:
+        from slicelift.launcher_client import default_home
+
         command = f"{_program()} promote {NOTEBOOK if ready else 'NOTEBOOK'} --workers 2 --wait"
         if self._as_json:
             print_json({"url": client.url, "mlflow": tracker.get("url"), "pid": _pid(self._child)})
             return
         mlflow = tracker.get("url") or tracker.get("status")
-        lines = ["", f"  launcher  {client.url}", f"  MLflow    {mlflow}", f"  try       {command}", ""]
+        lines = [
+            "",
+            f"  launcher  {client.url}",
+            f"  MLflow    {mlflow}",
+            f"  files     {default_home()}",
+            f"  try       {command}",
+            "",
+        ]
         print("\n".join(lines), flush=True)
         print(dim("Ctrl-C stops everything."), flush=True)
 

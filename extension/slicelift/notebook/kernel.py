@@ -89,6 +89,12 @@ def find_interpreter(notebook: Notebook, *, python: str | None = None) -> str:
     return _existing(program, f"Kernel {notebook.kernel} wants {program}, and that is not there.")
 
 
+def is_stand_in(notebook: Notebook) -> bool:
+    """Whether the notebook names a kernel that is not installed here, so that our own interpreter stands for it."""
+    name = notebook.kernel
+    return bool(name) and not _OURS.fullmatch(str(name)) and _kernelspec(str(name)) is None
+
+
 class Pending:
     """A probe that runs beside us; `result` waits for it."""
 

@@ -112,7 +112,9 @@ def submit(
     identity = checked_id(promotion_id) if promotion_id else mint_id()
     frozen = freeze(request)
     # a cold launcher takes seconds: it starts while the notebook is checked
-    starting = Background(lambda: ensure(home))
+    starting = Background(
+        lambda: ensure(home, on_progress=lambda text: on_progress(Step(name="launcher", text=text)))
+    )
     try:
         prepared = prepare(frozen, on_progress=on_progress)
     except BaseException:

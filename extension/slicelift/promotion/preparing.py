@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from slicelift.errors import Refused, UserError
 from slicelift.models import Environment, Finding, JobSpec, Script, Severity, Snapshot, size_text, to_dict
 from slicelift.notebook.document import read_bytes as read_notebook
+from slicelift.notebook.kernel import is_stand_in
 from slicelift.promotion.request import (
     Progress,
     Request,
@@ -73,6 +75,8 @@ def prepare(frozen: Frozen, *, on_progress: Progress = silent) -> Prepared:
     started = time.perf_counter()
     report = check(request.notebook, python=request.python, parameters=request.parameters, content=content)
     script, kernel = accepted(report)
+    if request.python is None and is_stand_in(report.notebook):
+        on_progress(Step(name="kernel", text=_stand_in_text(report, kernel)))
     on_progress(Step(name="preflight", text=_checked_text(report), seconds=time.perf_counter() - started))
     environment.check(kernel, workers=gang.workers)
     project = finding.result()
@@ -236,7 +240,16 @@ def _checked_text(report: Report) -> str:
         if (count := others.count(word))
     )
     text = f"Checked: {len(report.selected_cells)} of {code} code cells travel"
+    if "warning" in others:
+        tally += f" (`slicelift preflight {shlex.quote(str(report.notebook.path))}` shows them)"
     return f"{text}; {tally}" if tally else text
+
+
+def _stand_in_text(report: Report, kernel: Environment) -> str:
+    return (
+        f"Kernel {report.notebook.kernel} is not installed here: {kernel.python} is used instead "
+        "(--python names another)"
+    )
 
 
 def _snapshot_text(snapshot: Snapshot) -> str:

@@ -65,14 +65,10 @@ class Deaths(threading.Thread):
                 rank=rank,
                 exit_code=code,
                 time=times[rank] or time.time(),
-                ended_by_us=_late(code, times[rank] - first) or self._while_starting(rank, code),
+                ended_by_us=_late(code, times[rank] - first),
             )
             for rank, code in codes.items()
         ]
-
-    def _while_starting(self, rank: int, code: int) -> bool:
-        """Ended by torchrun before it had registered: nobody else knew of it."""
-        return code == -signal.SIGTERM and rank not in self._known
 
     def _find(self) -> None:
         for rank in set(range(self._count)) - self._known:

@@ -101,12 +101,13 @@ def _frames(error: BaseException, trace: TracebackType | None) -> list[dict[str,
     return rows
 
 
-def _order(row: tuple[Exit, dict[str, Any]]) -> tuple[bool, float]:
+def _order(row: tuple[Exit, dict[str, Any]]) -> tuple[bool, bool, float]:
+    """A SIGTERM is how torchrun ends the others: no trigger while any rank ended in another way."""
     end, error = row
     if not error:
-        return end.ended_by_us, end.time
+        return end.exit_code == -signal.SIGTERM, end.ended_by_us, end.time
     late = _SKEW_SECONDS if _LOST_PEER.search(str(error.get("text", ""))) else 0.0
-    return False, float(error.get("time", end.time)) + late
+    return False, False, float(error.get("time", end.time)) + late
 
 
 def _failure(end: Exit, error: dict[str, Any]) -> dict[str, Any]:

@@ -80,9 +80,9 @@ def test_the_innermost_line_of_the_notebook_is_named(folder: AttemptFolder) -> N
     assert '"/lib/torch.py", line 2' in verdict.failure.traceback
 
 
-def test_a_rank_that_torchrun_ended_is_not_the_cause(folder: AttemptFolder) -> None:
+def test_the_gang_s_first_failure_is_the_verdict(folder: AttemptFolder) -> None:
     gang(
-        folder, -15, {"rank": 0, "exit_code": -15, "error": None}, {"rank": 1, "exit_code": -9, "error": None}
+        folder, -9, {"rank": 1, "exit_code": -9, "error": None}, {"rank": 0, "exit_code": -15, "error": None}
     )
     verdict = judge(folder, SPEC, 1)
     assert (verdict.exit_code, verdict.failure and verdict.failure.rank) == (-9, 1)

@@ -240,3 +240,17 @@ def _imports(source: str) -> list[str]:
         if isinstance(node, ast.Import)
         for item in node.names
     ]
+
+
+def test_frames_behind_torch_s_rank_prefix_and_warnings_are_mapped() -> None:
+    script = Script(source="a\nb\n", places=(None, LinePlace(cell=4, line=7)))
+    text = (
+        '[rank1]:   File "/w o/.slicelift/promoted.py", line 2, in <module>\n'
+        "/w o/.slicelift/promoted.py:2: UserWarning: careful\n"
+        '[rank1]:   File "/other.py", line 2, in f\n'
+    )
+    assert map_traceback(text, ".slicelift/promoted.py", script, notebook="n.ipynb") == (
+        "[rank1]:   n.ipynb, cell 4, line 7, in <module>\n"
+        "n.ipynb, cell 4, line 7: UserWarning: careful\n"
+        '[rank1]:   File "/other.py", line 2, in f\n'
+    )

@@ -25,6 +25,7 @@ LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed b
         ("a kill before its victim's error", [(0, 1, 10.3), (1, -9, 10.1)], {0: (10.2, LOST)}, [1, 0]),
         ("a kill that is seen late", [(0, 1, 10.3), (1, -9, 10.4)], {0: (10.2, LOST)}, [1, 0]),
         ("an error, then a kill", [(0, 1, 10.3), (1, -9, 14.0)], {0: (10.2, "bad")}, [0, 1]),
+        ("a rank ended while it was starting", [(0, -15, 10.1), (1, -9, 10.3)], {}, [1, 0]),
         ("a victim alone is the failure", [(0, 1, 10.3)], {0: (10.2, LOST)}, [0]),
         ("a rank that ended well is none", [(0, 0, 10.3), (1, 3, 10.4)], {}, [1]),
     ],
