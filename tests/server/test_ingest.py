@@ -54,7 +54,7 @@ def test_the_view_tells_what_every_kind_of_line_said(launcher: Any, job: Any) ->
     agent.send(
         [
             {"q": 1, "t": 10.0, "k": "m", "s": 4, "m": {"loss": 0.5, "lr": 0.1}},
-            {"q": 2, "t": 11.0, "k": "param", "p": {"lr": 0.1, "epochs": 3}},
+            {"q": 2, "t": 11.0, "k": "param", "p": {"lr": "0.1", "epochs": "3"}},
             {"q": 3, "t": 12.0, "k": "tag", "p": {"host": "here"}},
             {"q": 4, "t": 13.0, "k": "checkpoint", "s": 4, "path": "checkpoints/4.pt"},
             {"q": 5, "t": 14.0, "k": "dropped", "n": 500},
