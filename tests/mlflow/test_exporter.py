@@ -18,6 +18,8 @@ from slicelift.models import Status
 from slicelift_hub.launcher.ledger_events import Checkpoint
 from slicelift_hub.launcher.series import Fold
 
+pytestmark = pytest.mark.slow
+
 START = 1764469000.0
 COUNT = "select key, count(*), sum(step) from metrics where run_uuid = ? group by key order by key"
 
@@ -127,7 +129,6 @@ from slicelift_hub.launcher.exporter import Exporter
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.mlflow_server import TrackerState
 
-pytestmark = pytest.mark.slow
 state = TrackerState(status="up", url=sys.argv[2])
 for _ in sys.stdin:
     pid = os.fork()

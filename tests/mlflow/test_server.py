@@ -17,6 +17,8 @@ import pytest
 from slicelift.errors import Conflict
 from slicelift_hub.launcher.mlflow_server import MlflowServer
 
+pytestmark = pytest.mark.slow
+
 
 def wait_for(there: Any, seconds: float = 60) -> None:
     until = time.monotonic() + seconds
@@ -104,7 +106,6 @@ import sys, time
 from pathlib import Path
 from slicelift_hub.launcher.mlflow_server import MlflowServer
 
-pytestmark = pytest.mark.slow
 server = MlflowServer(Path(sys.argv[1]))
 server.start()
 while server.pid is None:
