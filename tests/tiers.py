@@ -38,7 +38,14 @@ def _no_demo_repository() -> str:
     return "" if (ROOT / ".git").exists() else "this is no git clone, and a promotion needs one"
 
 
+# the longest first, so that no long one is left alone at the end
 TIERS = (
+    Tier(
+        name="e2e",
+        what="make up, promote, faults and kills, from outside",
+        arguments=("tests/e2e", "-m", "not needs_root"),
+        lacks=_no_demo_repository,
+    ),
     Tier(
         name="jobs",
         what="agent, ranks, gangs: real processes and torch",
@@ -61,12 +68,6 @@ TIERS = (
         name="notebooks",
         what="the demos, by nbval",
         arguments=("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120", "notebooks"),
-        lacks=_no_demo_repository,
-    ),
-    Tier(
-        name="e2e",
-        what="make up, promote, faults and kills, from outside",
-        arguments=("tests/e2e", "-m", "not needs_root"),
         lacks=_no_demo_repository,
     ),
     Tier(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -63,20 +61,6 @@ class Report:
         }
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage collection in here: hundreds of syntax trees live to the end, and looking through them
-    again and again for garbage is a quarter of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@_uncollected()
 def check(
     path: str | Path,
     *,
