@@ -47,8 +47,8 @@ class AgentHandle:
             return None
         return (int(told["pid"]), int(told["start_time"]))
 
-    def spawn(self, *options: str) -> None:
-        """Start an agent, detached: own session, no terminal, output into agent.log."""
+    def spawn(self, *options: str) -> int:
+        """Start an agent, detached: own session, no terminal, output into agent.log. Its pid."""
         root = self._folder.root
         # -S: the agent is standard library only, and site-packages would cost it a third of its start
         command = [sys.executable, "-S", "-P", "-m", "slicelift.runtime.agent", *options, str(root)]
@@ -68,14 +68,15 @@ class AgentHandle:
             setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD),
         )
         _unreaped.add(pid)
+        return pid
 
-    def wait_begun(self, seconds: float) -> None:
-        """Wait until the agent has said who it is. Raises SliceliftError when it ended before that."""
+    def wait_begun(self, pid: int, seconds: float) -> None:
+        """Wait until the agent has said who it is. Raises SliceliftError when it, our child, ended before that."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self._folder.agent.exists():
                 return
-            if not self._starting():
+            if not self._starting(pid):
                 raise SliceliftError(
                     "agent-start-failed",
                     f"The agent of {self._folder.root.name} ended at once: {self._last_words()}",
@@ -128,10 +129,13 @@ class AgentHandle:
     def _lock_held(self) -> bool:
         return lock_is_held(self._folder.root / "agent.lock")
 
-    def _starting(self) -> bool:
-        marked = Tree(attempt_id=self._folder.root.name)
+    def _starting(self, pid: int) -> bool:
         _reap()
-        return bool(processes.find(marked)) or self._folder.agent.exists()
+        # a process that is just being exec'ed shows no environment yet, so its marker alone does not tell
+        if pid in _unreaped or self._folder.agent.exists():
+            return True
+        # ours gave way to the agent of a submit that was cut off
+        return bool(processes.find(Tree(attempt_id=self._folder.root.name))) or self._folder.agent.exists()
 
     def _last_words(self) -> str:
         try:

@@ -184,8 +184,7 @@ class Local:
         write_json(folder.request, {**self._request(spec, attempt), "token": attempt.token})
         _copy_runtime(folder.runtime / "slicelift")
         agent = AgentHandle(folder)
-        agent.spawn()
-        agent.wait_begun(_START_SECONDS)
+        agent.wait_begun(agent.spawn(), _START_SECONDS)
 
     def _ask(self, folder: AttemptFolder, agent: AgentHandle, *, reason: str, grace_seconds: float) -> None:
         """Have the agent end its job, as long as it lives and reacts."""
