@@ -122,6 +122,19 @@ class Desk:
     def launcher_pid(self) -> int:
         return int(json.loads((self.home / "launcher.json").read_text())["pid"])
 
+    def kill_launcher(self) -> None:
+        """SIGKILL. `up` ends with its launcher; one that a promotion had started may be followed by that of `up`."""
+        killed, up = self.launcher_pid, self.up
+        os.kill(killed, signal.SIGKILL)
+
+        def settled() -> bool:
+            if up is None or up.poll() is not None:
+                self.up = None
+                return True
+            return (self.home / "launcher.json").exists() and self.launcher_pid != killed
+
+        wait_for(settled, 60, lambda: "neither did `up` end nor a launcher follow")
+
     def run(self, run_id: str) -> dict[str, Any]:
         """The run's view, as the launcher tells it."""
         return self.slicelift("status", run_id, "--json").json

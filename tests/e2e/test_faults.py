@@ -196,15 +196,11 @@ def test_the_launcher_killed_again_and_again(own_desk: Any) -> None:
         (p, c, subprocess.Popen(c, cwd=own_desk.project, env=own_desk.variables, stdout=subprocess.DEVNULL))
         for p, c in clients
     ]
-    kills = 0
-    while kills < 6:
+    for _ in range(6):
         time.sleep(dice.uniform(0.3, 3.0))
-        if own_desk.up is not None:
-            os.kill(own_desk.launcher_pid, signal.SIGKILL)
-            own_desk.up.wait(30)
-            own_desk.up = None
-            kills += 1
-        own_desk.start("--no-demo")
+        own_desk.kill_launcher()
+        if own_desk.up is None:
+            own_desk.start("--no-demo")
     for promotion, command, process in running:
         if process.wait(120) != 0:
             again = subprocess.run(
