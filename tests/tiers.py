@@ -9,6 +9,7 @@ skipped test inside it.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -38,6 +39,12 @@ def _no_demo_repository() -> str:
     return "" if (ROOT / ".git").exists() else "this is no git clone, and a promotion needs one"
 
 
+def _no_chromium() -> str:
+    if not shutil.which("chromium") and not shutil.which("chromium-browser"):
+        return "no chromium is installed (apt-get install chromium)"
+    return _no_demo_repository()
+
+
 # the longest first, so that no long one is left alone at the end
 TIERS = (
     Tier(
@@ -46,6 +53,13 @@ TIERS = (
         arguments=("tests/e2e", "-m", "not needs_root"),
         lacks=_no_demo_repository,
     ),
+    Tier(
+        name="browser",
+        what="a person in Chromium, through the hub and in JupyterLab alone",
+        arguments=("tests/browser",),
+        lacks=_no_chromium,
+    ),
+    Tier(name="hub", what="the real JupyterHub", arguments=("tests/hub", "-m", "not needs_root")),
     Tier(
         name="jobs",
         what="agent, ranks, gangs: real processes and torch",
@@ -62,7 +76,10 @@ TIERS = (
             "not needs_root",
         ),
     ),
-    Tier(name="server", what="the real launcher over HTTP", arguments=("tests/server",)),
+    Tier(
+        name="server", what="the real launcher over HTTP", arguments=("tests/server", "-m", "not needs_root")
+    ),
+    Tier(name="jupyter", what="the real Jupyter server", arguments=("tests/jupyter",)),
     Tier(name="mlflow", what="the real MLflow server", arguments=("tests/mlflow",)),
     Tier(
         name="notebooks",
@@ -73,7 +90,7 @@ TIERS = (
     Tier(
         name="root",
         what="what only root can show: read-only mounts",
-        arguments=("tests", "-m", "needs_root"),
+        arguments=("tests", "-m", "needs_root", "--ignore=tests/browser", "--ignore=tests/jupyter"),
         lacks=_no_root,
     ),
 )

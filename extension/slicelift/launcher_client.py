@@ -1,7 +1,8 @@
 """The launcher's HTTP face: one method per call, errors as they were raised there.
 
-`find` gives the running launcher, `ensure` starts one if there is none (see `launcher_start`). A client survives
-restarts of its launcher: after a broken connection the address is read anew.
+`find` gives the running launcher, `ensure` starts one if there is none (see `launcher_start`); in a session of a hub
+both give the hub's (see `launcher_address`). A client survives restarts of its launcher: after a broken connection the
+address is read anew.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
+from slicelift import launcher_address
 from slicelift._version import __version__
 from slicelift.errors import SliceliftError, Unavailable, from_http
 from slicelift.models import JobSpec, ModelVersionView, Output, RunView, Snapshot, from_dict, to_dict
@@ -49,14 +51,18 @@ Blob = tuple[str, int, "bytes | Reader"]
 class Client:
     """One launcher. Methods raise what it answered (`slicelift.errors`), and `Unavailable` when it is away.
 
-    With `home` the address is read again from the state file after a broken connection.
+    With `home` the address is read again from the state file after a broken connection. `away_hint` is what to do
+    when it does not answer.
     """
 
-    def __init__(self, url: str, token: str, *, home: Path | None = None) -> None:
+    def __init__(
+        self, url: str, token: str, *, home: Path | None = None, away_hint: str = _AWAY_HINT
+    ) -> None:
         import httpx  # a quarter of a second, which reading commands that fail early need not pay
 
         self.url = url
         self._home = home
+        self._away_hint = away_hint
         timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
         # trust_env off: a proxy of the environment must not see calls on loopback
         headers = {"Authorization": f"token {token}"}
@@ -258,7 +264,7 @@ class Client:
         except httpx.TransportError as error:
             self._look_again()
             if not opened:
-                raise _away(self.url, error) from error
+                raise _away(self.url, error, self._away_hint) from error
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -269,7 +275,7 @@ class Client:
             yield
         except httpx.TransportError as error:
             self._look_again()
-            raise _away(self.url, error) from error
+            raise _away(self.url, error, self._away_hint) from error
 
     def _look_again(self) -> bool:
         """Read address and token anew; whether they changed."""
@@ -316,11 +322,14 @@ def is_alive(pid: int) -> bool:
 
 
 def find(home: Path | None = None, *, any_version: bool = False) -> Client:
-    """The launcher that serves `home`. Starts nothing.
+    """The launcher that serves `home`; without `home` the one that the environment names, else the user's own.
 
-    Raises `launcher-not-running`, or `launcher-version` when it is of another version than this package and
-    `any_version` is not said, as only who wants to stop it may.
+    Starts nothing. Raises `launcher-not-running` (the hub's: `launcher-away`), or `launcher-version` when it is of
+    another version than this package and `any_version` is not said, as only who wants to stop it may.
     """
+    address = launcher_address.told() if home is None else None
+    if address is not None:
+        return _told_client(address, any_version=any_version)
     root = home or default_home()
     state = read_state(root)
     if state is None:
@@ -332,7 +341,7 @@ def find(home: Path | None = None, *, any_version: bool = False) -> Client:
 
 
 def ensure(home: Path | None = None, *, on_progress: Any = None) -> Client:
-    """See `launcher_start.ensure`: the running launcher, or a new one."""
+    """See `launcher_start.ensure`: the running launcher, or a new one; the hub's where the environment names it."""
     from slicelift import launcher_start  # only who may start one needs it
 
     return launcher_start.ensure(home, on_progress=on_progress)
@@ -347,6 +356,24 @@ def check_version(state: Mapping[str, Any]) -> None:
         f"this is slicelift {__version__}."
     )
     hint = "Stop it with `slicelift down --keep-jobs` (or Ctrl-C where it runs), then try again."
+    raise SliceliftError("launcher-version", message, hint)
+
+
+def _told_client(address: launcher_address.Address, *, any_version: bool) -> Client:
+    """The hub's launcher, asked once whether it is there and of our version."""
+    client = Client(address.url, address.token, away_hint=launcher_address.AWAY_HINT)
+    try:
+        version = client.health().get("version")
+    except BaseException:
+        client.close()
+        raise
+    if any_version or version == __version__:
+        return client
+    client.close()
+    message = (
+        f"The launcher of the hub ({address.url}) is version {version}, this is slicelift {__version__}."
+    )
+    hint = f"Restart this session from the hub, or in this environment: pip install slicelift=={version}"
     raise SliceliftError("launcher-version", message, hint)
 
 
@@ -385,10 +412,9 @@ def _raise_error(response: httpx.Response) -> None:
     raise from_http(response.status_code, body)
 
 
-def _away(url: str, error: Exception) -> Unavailable:
-    return Unavailable(
-        "launcher-away", f"The launcher at {url} does not answer ({type(error).__name__}).", _AWAY_HINT
-    )
+def _away(url: str, error: Exception, hint: str) -> Unavailable:
+    message = f"The launcher at {url} does not answer ({type(error).__name__})."
+    return Unavailable("launcher-away", message, hint)
 
 
 def _parse_events(lines: Iterator[str]) -> Iterator[tuple[str, str, Any]]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from slicelift import launcher_address
 from slicelift.errors import SliceliftError, Unavailable
 from slicelift.launcher_client import (
     LOCK_FILE,
@@ -38,9 +39,12 @@ _started: list[subprocess.Popen[bytes]] = []
 def ensure(home: Path | None = None, *, on_progress: Progress | None = None) -> Client:
     """The launcher that serves `home`; one is started, detached, if there is none.
 
-    Two at once end with one launcher and two clients. `on_progress` gets sentences while it comes up. Raises what
+    Without `home`, where the environment names a launcher, it is that one and nothing is started. Two at once end
+    with one launcher and two clients. `on_progress` gets sentences while it comes up. Raises what
     `find` raises for another version, what a launcher that cannot come up said, or `launcher-slow`.
     """
+    if home is None and launcher_address.told() is not None:
+        return find()
     root = home or default_home()
     say = on_progress or _silent
     if read_state(root) is not None:

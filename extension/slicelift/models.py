@@ -225,8 +225,22 @@ class StatusChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AliasChange:
+    """An alias moved to version `after`; `before` is None when it was new. `time`: Unix seconds."""
+
+    alias: str
+    who: str
+    time: float
+    before: str | None = None
+    after: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelVersionView:
-    """A registered version as the registry and the ledger tell it."""
+    """A registered version as the registry and the ledger tell it.
+
+    `alias_changes`: the newest change of each alias that came to this version or left it.
+    """
 
     name: str
     version: str
@@ -234,6 +248,7 @@ class ModelVersionView:
     aliases: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     created: float = 0.0
+    alias_changes: tuple[AliasChange, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

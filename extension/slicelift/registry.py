@@ -82,12 +82,12 @@ def register(mlflow: Mlflow, request: VersionRequest) -> ModelVersionView:
     _upload(mlflow, _root(source), request.files)
     _make_registered_model(mlflow, request.name)
     body = {
-        "name": request.name,
+        "name": mlflow.account.model(request.name),
         "source": source,
         "run_id": request.mlflow_run_id,
         "tags": [{"key": key, "value": value} for key, value in tags.items()],
     }
-    return _view(mlflow.create("model-versions/create", body)["model_version"])
+    return _view(mlflow, mlflow.create("model-versions/create", body)["model_version"])
 
 
 def version_tags(run_tags: Mapping[str, str]) -> dict[str, str]:
@@ -97,15 +97,17 @@ def version_tags(run_tags: Mapping[str, str]) -> dict[str, str]:
 
 def find_version(mlflow: Mlflow, name: str, *, run_id: str, digest: str) -> ModelVersionView | None:
     """The version of `name` that a run's model with this digest has become, if it has."""
-    found = _search(mlflow, f"name = {_quoted(name)} and tags.`{RUN_TAG}` = {_quoted(run_id)}")
-    return next((view for view in map(_view, found) if view.tags.get(DIGEST_TAG) == digest), None)
+    full = mlflow.account.model(name)
+    found = _search(mlflow, f"name = {_quoted(full)} and tags.`{RUN_TAG}` = {_quoted(run_id)}")
+    views = (_view(mlflow, item) for item in found)
+    return next((view for view in views if view.tags.get(DIGEST_TAG) == digest), None)
 
 
 def list_versions(mlflow: Mlflow, name: str | None = None) -> tuple[ModelVersionView, ...]:
     """All versions (of one model), newest first, with tags and aliases."""
-    condition = f"name = {_quoted(name)}" if name else ""
+    condition = f"name = {_quoted(mlflow.account.model(name))}" if name else ""
     aliases = _aliases(mlflow, condition)  # MLflow's search of versions leaves them out
-    found = [_view(item) for item in _search(mlflow, condition)]
+    found = [_view(mlflow, item) for item in _search(mlflow, condition)]
     return tuple(replace(view, aliases=aliases.get((view.name, view.version), ())) for view in found)
 
 
@@ -115,13 +117,14 @@ def set_alias(mlflow: Mlflow, name: str, alias: str, version: str) -> ModelVersi
     Raises `NotFound` (model-version-unknown) and `UserError` (alias-refused; the hint says what is allowed).
     """
     get_version(mlflow, name, version)
+    full = mlflow.account.model(name)
     try:
-        body = {"name": name, "alias": alias, "version": version}
+        body = {"name": full, "alias": alias, "version": version}
         mlflow.post("registered-models/alias", body)
     except UserError as refusal:
         message = f"The alias {alias!r} cannot be set: {refusal.message}"
         raise UserError("alias-refused", message, _ALIAS_HINT) from refusal
-    seen = _view(mlflow.get("registered-models/alias", name=name, alias=alias)["model_version"])
+    seen = _view(mlflow, mlflow.get("registered-models/alias", name=full, alias=alias)["model_version"])
     if seen.version != version:
         message = f"The alias {alias!r} of {name} was set to version {version}, but is {seen.version} now."
         raise Conflict(
@@ -132,8 +135,9 @@ def set_alias(mlflow: Mlflow, name: str, alias: str, version: str) -> ModelVersi
 
 def get_version(mlflow: Mlflow, name: str, version: str) -> ModelVersionView:
     """One version. Raises `NotFound` (model-version-unknown), naming those there are."""
+    full = mlflow.account.model(name)
     try:
-        return _view(mlflow.get("model-versions/get", name=name, version=version)["model_version"])
+        return _view(mlflow, mlflow.get("model-versions/get", name=full, version=version)["model_version"])
     except UserError as refusal:
         versions = ", ".join(view.version for view in list_versions(mlflow, name)) or "none"
         message = f"There is no version {version} of the model {name}; there are: {versions}."
@@ -148,7 +152,8 @@ def adopt_versions(
     Idempotent. `runs` are MLflow's ids of the job's run and of its child runs, `tags` see `version_tags`.
     """
     found = [item for run in runs for item in _search(mlflow, f"run_id = {_quoted(run)}")]
-    views = [view if RUN_TAG in view.tags else _adopt(mlflow, view, tags) for view in map(_view, found)]
+    seen = [_view(mlflow, item) for item in found]
+    views = [view if RUN_TAG in view.tags else _adopt(mlflow, view, tags) for view in seen]
     return tuple(view for view in views if ADOPTED_TAG in view.tags)
 
 
@@ -192,7 +197,7 @@ def _root(uri: str) -> str:
 
 def _make_registered_model(mlflow: Mlflow, name: str) -> None:
     try:
-        mlflow.create("registered-models/create", {"name": name})
+        mlflow.create("registered-models/create", {"name": mlflow.account.model(name)})
     except UserError as refusal:
         if refusal.detail != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -203,7 +208,7 @@ def _aliases(mlflow: Mlflow, condition: str) -> dict[tuple[str, str], tuple[str,
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for model in _pages(mlflow, "registered-models/search", "registered_models", filter=condition):
         for item in model.get("aliases", []):
-            place = (str(model["name"]), str(item["version"]))
+            place = (mlflow.account.shown_model(str(model["name"])), str(item["version"]))
             found[place] = tuple(sorted((*found.get(place, ()), str(item["alias"]))))
     return found
 
@@ -228,10 +233,11 @@ def _quoted(text: str) -> str:
     return f'"{text}"' if "'" in text else f"'{text}'"
 
 
-def _view(item: Mapping[str, Any]) -> ModelVersionView:
+def _view(mlflow: Mlflow, item: Mapping[str, Any]) -> ModelVersionView:
+    """With the account's own word for the model."""
     tags = {tag["key"]: tag.get("value", "") for tag in item.get("tags", [])}
     return ModelVersionView(
-        name=item["name"],
+        name=mlflow.account.shown_model(item["name"]),
         version=str(item["version"]),
         run_id=tags.get(RUN_TAG, ""),
         aliases=tuple(sorted(item.get("aliases", []))),
@@ -242,14 +248,15 @@ def _view(item: Mapping[str, Any]) -> ModelVersionView:
 
 def _adopt(mlflow: Mlflow, view: ModelVersionView, tags: Mapping[str, str]) -> ModelVersionView:
     """Hash a version's files where MLflow has them and write the tags; the run's tag last, as the mark."""
-    uri = mlflow.get("model-versions/get-download-uri", name=view.name, version=view.version)["artifact_uri"]
+    full = mlflow.account.model(view.name)
+    uri = mlflow.get("model-versions/get-download-uri", name=full, version=view.version)["artifact_uri"]
     root = _root(_location(mlflow, uri))
     sizes = dict(_walk(mlflow, root, ""))
     digests = {path: _sha256(mlflow, f"{root}/{path}") for path in sizes}
     content = _content_tags(digests, weights_file=_weights_of(sizes))
     lineage = {key: value for key, value in tags.items() if key != RUN_TAG} | {ADOPTED_TAG: "job"}
     for key, value in {**content, **lineage, RUN_TAG: tags[RUN_TAG]}.items():
-        body = {"name": view.name, "version": view.version, "key": key, "value": value}
+        body = {"name": full, "version": view.version, "key": key, "value": value}
         mlflow.post("model-versions/set-tag", body)
     return get_version(mlflow, view.name, view.version)
 

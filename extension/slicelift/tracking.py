@@ -17,6 +17,7 @@ import httpx
 
 from slicelift.errors import NotFound, SliceliftError, Unavailable, UserError
 from slicelift.models import DataRef, JobSpec, Snapshot, Status
+from slicelift.tracking_account import NO_ACCOUNT, Account
 
 Point = dict[str, Any]
 
@@ -69,12 +70,18 @@ class RunGone(NotFound):
 
 
 class Mlflow:
-    """One MLflow server by its URL; safe for threads. Raises `Unavailable` (tracker-away) when it is away."""
+    """One MLflow server by its URL, for one account; safe for threads.
 
-    def __init__(self, url: str) -> None:
+    Raises `Unavailable` (tracker-away) when it is away.
+    """
+
+    def __init__(self, url: str, account: Account = NO_ACCOUNT) -> None:
+        self.account = account
         transport = httpx.HTTPTransport(socket_options=_KEEPALIVE, retries=0)
         # trust_env off: a proxy of the environment must not see calls on loopback
-        self._http = httpx.Client(base_url=url, transport=transport, timeout=_SECONDS, trust_env=False)
+        self._http = httpx.Client(
+            base_url=url, transport=transport, timeout=_SECONDS, trust_env=False, auth=account.login
+        )
 
     def close(self) -> None:
         """Drop all connections; a call in progress fails with `Unavailable`."""
@@ -150,11 +157,12 @@ def experiment_name(spec: JobSpec) -> str:
 
 
 def experiment_id(mlflow: Mlflow, name: str) -> str:
-    """The id of an experiment, made if missing and restored if deleted. Safe with two at once."""
+    """The id of an experiment of the account, made if missing and restored if deleted. Safe with two at once."""
     found = _find_experiment(mlflow, name)
     if found is None:
         try:
-            return str(mlflow.create("experiments/create", {"name": name})["experiment_id"])
+            body = {"name": mlflow.account.experiment(name)}
+            return str(mlflow.create("experiments/create", body)["experiment_id"])
         except UserError as refusal:
             if not _is(refusal, "RESOURCE_ALREADY_EXISTS"):
                 raise
@@ -337,10 +345,11 @@ def _is(refusal: SliceliftError, code: str) -> bool:
 def _raise_if_gone(refusal: UserError, run: str) -> None:
     """MLflow has no word of its own for a deleted run; its message says which state it wants.
 
-    The run is named in both: what else does not exist (a logged model of a metric) is no reason.
+    The run is named in both: what else does not exist (a logged model of a metric) is no reason. Where MLflow asks
+    who one is, it says 403 of a run that is not there: the owner may do everything with one that is.
     """
     missing = _is(refusal, "RESOURCE_DOES_NOT_EXIST") or "must be in the 'active' state" in refusal.message
-    if missing and run in refusal.message:
+    if (missing and run in refusal.message) or _is(refusal, "HTTP_403"):
         raise _gone(run) from refusal
 
 
@@ -349,8 +358,9 @@ def _gone(run: str) -> RunGone:
 
 
 def _find_experiment(mlflow: Mlflow, name: str) -> dict[str, Any] | None:
+    full = mlflow.account.experiment(name)
     try:
-        found: dict[str, Any] = mlflow.get("experiments/get-by-name", experiment_name=name)["experiment"]
+        found: dict[str, Any] = mlflow.get("experiments/get-by-name", experiment_name=full)["experiment"]
     except NotFound:
         return None
     return found

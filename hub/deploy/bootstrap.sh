@@ -19,7 +19,7 @@ fail() {
 }
 
 digest() { # of everything the environment is made from
-    cat "$lock" requirements/uv.lock pyproject.toml | cksum | tr ' ' -
+    cat "$lock" requirements/uv.lock pyproject.toml extension/jupyter-config/* | cksum | tr ' ' -
 }
 
 works() { # INTERPRETER MINOR... : runs, is one of the wanted versions
@@ -50,10 +50,16 @@ find_python() {
     return 0
 }
 
+parts() { # what is not a Python package; each step knows by a stamp whether it is done
+    sh hub/deploy/proxy/install.sh || exit 1
+    sh extension/frontend/build.sh || exit 1
+}
+
 command -v git >/dev/null 2>&1 || fail "git is not installed." "Install it: apt-get install git"
 
 stamp=.venv/slicelift.stamp
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(digest)" ] && .venv/bin/python -c '' 2>/dev/null; then
+    parts
     exit 0
 fi
 
@@ -80,7 +86,10 @@ say "• environment: installing $(grep -c '^[a-z0-9].*==' "$lock") pinned packa
 export UV_PYTHON_DOWNLOADS=never UV_LINK_MODE="${UV_LINK_MODE:-hardlink}"
 .venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes "$lock" ||
     fail "the pinned packages could not be installed." "Check the network and the disk (df -h .), then run the same command again: what is there stays."
-.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable . ||
+# the front end is built before: the build hook would do it again, without the lock's `npm ci`
+sh extension/frontend/build.sh || exit 1
+SKIP_JUPYTER_BUILDER=1 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable . ||
     fail "slicelift itself could not be installed into .venv." "The lines above say why."
 digest >"$stamp"
+parts
 say "• environment: ready"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import (
@@ -109,10 +109,12 @@ class Leases:
             return held(connection, holder)
 
     def release(self, holder: str) -> None:
-        """Give everything back, or leave the queue. Idempotent."""
+        """Give everything back, or leave the queue. Idempotent.
+
+        It serves nobody: a job that is granted by anyone but the launcher would hold its lease and never start.
+        """
         with writing(self._engine) as connection:
             release(connection, holder)
-            grant(connection)
 
     def position(self, holder: str) -> int | None:
         """Requests ahead in the way, plus one; None when not waiting."""
@@ -153,15 +155,26 @@ def grant(connection: Connection) -> list[str]:
     free = _free_items(connection)
     blocked: set[str] = set()
     served: list[str] = []
-    for holder, needs in _queued(connection):
-        fits = all(len(free.get(pool, ())) >= count for pool, count in needs.items())
-        if blocked & set(needs) or not fits:
-            blocked |= set(needs)
-            continue
-        taken = [free[pool].pop(0) for pool, count in needs.items() for _ in range(count)]
-        _take(connection, holder, taken)
-        served.append(holder)
+    for holder, needs in queued(connection):
+        taken = _pick(free, blocked, needs)
+        if taken:
+            _take(connection, holder, taken)
+            served.append(holder)
     return served
+
+
+def take(connection: Connection, holder: str, needs: Needs) -> list[Item]:
+    """All of `needs` at once, or [] and nothing held: no place in the queue, and nobody who waits is overtaken.
+
+    For whoever tells a person now rather than later, such as a spawner. Nobody else is served by it.
+    """
+    free = _free_items(connection)
+    blocked: set[str] = set()
+    for _, earlier in queued(connection):
+        _pick(free, blocked, earlier)
+    taken = _pick(free, blocked, needs)
+    _take(connection, holder, taken)
+    return held(connection, holder) if taken else []
 
 
 def held(connection: Connection, holder: str) -> list[Item]:
@@ -178,11 +191,17 @@ def release(connection: Connection, holder: str) -> None:
     connection.execute(update(leases).where(leases.c.holder == holder).values(holder=None, since=None))
 
 
+def queued(connection: Connection) -> list[tuple[str, dict[str, int]]]:
+    """Who waits for what, first come first."""
+    rows = connection.execute(select(lease_queue).order_by(lease_queue.c.seq))
+    return [(row.holder, json.loads(row.needs)) for row in rows]
+
+
 def positions(connection: Connection) -> dict[str, int]:
     """For everyone who waits: 1 + the number of earlier requests that want something of the same pools."""
     ahead: list[set[str]] = []
     result: dict[str, int] = {}
-    for holder, needs in _queued(connection):
+    for holder, needs in queued(connection):
         pools = set(needs)
         result[holder] = 1 + sum(1 for earlier in ahead if earlier & pools)
         ahead.append(pools)
@@ -207,14 +226,23 @@ def capacity(connection: Connection) -> dict[str, Pool]:
     }
 
 
-def make_inventory(*, slots: int, gpus: int, slices: list[Mapping[str, str]]) -> list[Item]:
-    """The items of one machine. A slice is `{name, uuid}`; without a uuid it is a simulated one."""
+def make_inventory(
+    *, slots: int, gpus: int | Sequence[int], slices: Sequence[Mapping[str, str]]
+) -> list[Item]:
+    """The items of one machine. A slice is `{name, uuid}`; without a uuid it is a simulated one.
+
+    `gpus` counts whole GPUs, or lists their indexes where some of the machine's are sliced.
+    """
+    indexes = range(gpus) if isinstance(gpus, int) else gpus
     items = [Item(item=f"slot-{index:05d}", pool=SLOTS) for index in range(slots)]
-    items += [Item(item=f"gpu-{index:03d}", pool=GPUS, uuid=str(index)) for index in range(gpus)]
-    for index, entry in enumerate(slices):
-        uuid = entry.get("uuid", "")
-        item = f"slice-{uuid or index}"
-        items.append(Item(item=item, pool=entry["name"], uuid=uuid, simulated=not uuid))
+    items += [Item(item=f"gpu-{index:03d}", pool=GPUS, uuid=str(index)) for index in indexes]
+    alike: dict[str, int] = {}
+    for entry in slices:
+        name, uuid = entry["name"], entry.get("uuid", "")
+        # a simulated one is known by its name and number, so that a changed list leaves held ones what they are
+        alike[name] = alike.get(name, -1) + (not uuid)
+        item = f"slice-{uuid}" if uuid else f"slice-{name}-{alike[name]}"
+        items.append(Item(item=item, pool=name, uuid=uuid, simulated=not uuid))
     return items
 
 
@@ -226,9 +254,13 @@ def _free_items(connection: Connection) -> dict[str, list[str]]:
     return free
 
 
-def _queued(connection: Connection) -> list[tuple[str, dict[str, int]]]:
-    rows = connection.execute(select(lease_queue).order_by(lease_queue.c.seq))
-    return [(row.holder, json.loads(row.needs)) for row in rows]
+def _pick(free: dict[str, list[str]], blocked: set[str], needs: Needs) -> list[str]:
+    """Take `needs` out of `free`, or [] and their pools in `blocked` for everyone behind."""
+    fits = all(len(free.get(pool, ())) >= count for pool, count in needs.items())
+    if blocked & set(needs) or not fits:
+        blocked |= set(needs)
+        return []
+    return [free[pool].pop(0) for pool, count in needs.items() for _ in range(count)]
 
 
 def _take(connection: Connection, holder: str, items: list[str]) -> None:

@@ -163,9 +163,10 @@ def _faults(document: Document) -> tuple[Fault, ...]:
         return document.faults
     found = [*document.faults, *check(document, schema=SCHEMA)]
     entries = document.data.get("profiles") if isinstance(document.data, Mapping) else None
-    rows = [(index, entry) for index, entry in enumerate(entries or ()) if isinstance(entry, Mapping)]
-    found += _across(document, rows) if isinstance(entries, list) else ()
-    for index, entry in rows if isinstance(entries, list) else ():
+    listed = entries if isinstance(entries, list) else []
+    rows = [(index, entry) for index, entry in enumerate(listed) if isinstance(entry, Mapping)]
+    found += _across(document, rows)
+    for index, entry in rows:
         found += _meaning(document, ("profiles", index), entry)
     return tuple(sorted(set(found)))
 

@@ -83,10 +83,10 @@ class Desk:
         return os.environ | {"SLICELIFT_HOME": str(self.home)} | self.environment
 
     def start(self, *options: str, wait_seconds: float = 90) -> None:
-        """`slicelift up` on free ports, until the launcher answers."""
+        """`slicelift up` without a hub on a free port, until the launcher answers."""
         with (self.home.parent / "up.log").open("a") as log:
             self.up = subprocess.Popen(
-                [*SLICELIFT, "up", "--port", str(free_port()), *options],
+                [*SLICELIFT, "up", "--no-hub", "--port", str(free_port()), *options],
                 cwd=self.project,
                 env=self.variables,
                 stdout=log,

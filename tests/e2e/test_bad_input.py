@@ -210,7 +210,7 @@ def test_a_taken_port_is_named_with_its_option(own_desk: Any) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = own_desk.slicelift("up", "--port", str(port), "--no-demo", "--json", timeout=60)
+        done = own_desk.slicelift("up", "--no-hub", "--port", str(port), "--no-demo", "--json", timeout=60)
     refused(done, "port-taken", str(port), "--port")
 
 

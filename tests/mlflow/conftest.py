@@ -23,14 +23,17 @@ import tornado.web
 from slicelift.models import DataRef, JobSpec, JobStatus, Snapshot, Status, to_dict
 from slicelift.runtime.mlflow_loopback import Loopback
 from slicelift.tracking import Mlflow
-from slicelift_hub.launcher.auth import AttemptTokens
+from slicelift.tracking_account import NO_ACCOUNT, Account, make_account
+from slicelift_hub.launcher.auth import AttemptTokens, LocalToken
 from slicelift_hub.launcher.exporter import Exporter
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_events import Stream
+from slicelift_hub.launcher.mlflow_gate import GateHandler
 from slicelift_hub.launcher.mlflow_server import MlflowServer
 from slicelift_hub.launcher.passthrough import PassthroughHandler
 from slicelift_hub.launcher.services import Limits, call_in
 
+SECRET = "s" * 32
 MD5 = "0123456789abcdef0123456789abcdef.dir"
 
 
@@ -40,6 +43,7 @@ class Server:
 
     supervised: MlflowServer
     mlflow: Mlflow
+    account_of: Callable[[str], Account] = lambda _owner: NO_ACCOUNT
 
     @property
     def url(self) -> str:
@@ -181,6 +185,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     supervised.stop()
 
 
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Another one that asks who one is; `mlflow` is ann's way to it. Started once: 15-20 s."""
+    supervised = MlflowServer(tmp_path_factory.mktemp("guarded"), secret=SECRET)
+    supervised.start()
+    assert supervised.wait_up(240), supervised.state
+    mlflow = Mlflow(supervised.url, make_account(SECRET, "ann"))
+    yield Server(supervised, mlflow, lambda owner: make_account(SECRET, owner))
+    mlflow.close()
+    supervised.stop()
+
+
+@pytest.fixture(scope="session")
+def gate(guarded: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address that mlflow clients of ann (token `t-ann`), bob (`t-bob`) and 陈 (`t-chen`) use."""
+    ledger = Ledger(tmp_path_factory.mktemp("gate") / "ledger.db")
+    launcher = _Launcher(ledger, guarded)
+    yield f"{launcher.url}/api/v1/mlflow"
+    launcher.stop()
+    ledger.close()
+
+
 @pytest.fixture
 def make_house(server: Server, tmp_path: Path) -> Iterator[Callable[[], House]]:
     """Open the same ledger as often as wanted: what a restarted launcher does."""
@@ -194,6 +220,7 @@ def make_house(server: Server, tmp_path: Path) -> Iterator[Callable[[], House]]:
             tracker=lambda: server.supervised.state,
             blob_path=lambda owner, sha256: tmp_path / "blobs" / sha256,
             changed=changed.append,
+            account_of=server.account_of,
         )
         (tmp_path / "blobs").mkdir(exist_ok=True)
         made.append(House(ledger, exporter, tmp_path / "blobs", changed))
@@ -233,7 +260,7 @@ def job(house: House, server: Server, tmp_path: Path) -> Iterator[Job]:
 
 
 class _Launcher:
-    """The one route of the launcher that is tested here, with the real handler, ledger and tokens."""
+    """The two routes of the launcher that are tested here, with the real handlers, ledger and tokens of jobs."""
 
     def __init__(self, ledger: Ledger, server: Server) -> None:
         self._pool = ThreadPoolExecutor(4)
@@ -242,8 +269,17 @@ class _Launcher:
             ledger=ledger,
             limits=Limits(),
             pool=self._pool,
-            authenticators=[AttemptTokens(ledger.attempt_of_token)],
-            tracker=SimpleNamespace(state=lambda: {"status": state.state.status, "url": state.url}),
+            authenticators=[
+                AttemptTokens(ledger.attempt_of_token),
+                LocalToken("t-ann", owner="ann"),
+                LocalToken("t-bob", owner="bob"),
+                LocalToken("t-chen", owner="陈"),
+            ],
+            hub=None,
+            tracker=SimpleNamespace(
+                state=lambda: {"status": state.state.status, "url": state.url},
+                account_of=server.account_of,
+            ),
             call=lambda function, *a, **k: call_in(self._pool, function, *a, **k),
         )
         self.url = ""
@@ -253,7 +289,10 @@ class _Launcher:
         assert self._ready.wait(10)
 
     async def _serve(self) -> None:
-        routes = [(r"/api/v1/attempts/([^/]+)/mlflow/(.*)", PassthroughHandler)]
+        routes = [
+            (r"/api/v1/attempts/([^/]+)/mlflow/(.*)", PassthroughHandler),
+            (r"/api/v1/mlflow/(.*)", GateHandler),
+        ]
         application = tornado.web.Application(routes, services=self._services)  # type: ignore[arg-type]
         sockets = tornado.netutil.bind_sockets(0, "127.0.0.1")
         server = tornado.httpserver.HTTPServer(application)

@@ -79,7 +79,7 @@ def test_answers_name_what_the_job_knows() -> None:
 
 def test_all_runs_that_a_call_names() -> None:
     body = {"run_id": OTHER, "deep": [{"source_run_id": LOCAL}], "run_ids": ["1", "2"], "text": "3" * 32}
-    assert named_runs(call("POST", "api/2.0/mlflow/x", body=body)) == {OTHER, REAL, "1", "2"}
+    assert named_runs(call("POST", "api/2.0/mlflow/runs/log-model", body=body)) == {OTHER, REAL, "1", "2"}
     assert named_runs(call("GET", "api/2.0/mlflow/runs/get", f"run_uuid={OTHER}")) == {OTHER}
     artifact = f"api/2.0/mlflow-artifacts/artifacts/4/{OTHER}/artifacts/x"
     assert named_runs(call("GET", artifact)) == {OTHER}

@@ -33,6 +33,7 @@ SAMPLES = [
     "/models/digits/aliases/champion",
     "/secrets",
     "/secrets/NAME",
+    "/mlflow/api/2.0/mlflow/runs/get",
     "/shutdown",
     f"{ATTEMPT}/snapshot",
     f"{ATTEMPT}/secrets",

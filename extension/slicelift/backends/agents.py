@@ -6,25 +6,37 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from slicelift.errors import SliceliftError
 from slicelift.models import Failure, Status, to_dict
 from slicelift.runtime import processes
-from slicelift.runtime.folder import AttemptFolder, lock_is_held, locked, read_json, read_object
-from slicelift.runtime.launch import inherited
+from slicelift.runtime.folder import CAREFUL, AttemptFolder, lock_is_held, locked, read_json, read_object
+from slicelift.runtime.launch import inherited, plain
 from slicelift.runtime.processes import MARKER, Ending, Tree
 
 # agents of this process whose exit status was not collected yet
 _unreaped: set[int] = set()
+# when a delivering agent was last tried, by the folder of its attempt (monotonic seconds)
+_tried: dict[str, float] = {}
 _RETRY_SECONDS = 10.0
+
+# an agent's command, and whether it is to have a seat for ranks -> the command that starts it enclosed
+Enclose = Callable[[list[str], bool], list[str]]
 
 
 class AgentHandle:
-    """One attempt's agent. Holds no state of its own: every answer is read anew."""
+    """One attempt's agent. Holds no state of its own: every answer is read anew.
 
-    def __init__(self, folder: AttemptFolder) -> None:
+    A folder that belongs to another user than root is that user's to write: what it says is believed about that user's
+    processes only.
+    """
+
+    def __init__(self, folder: AttemptFolder, *, enclose: Enclose | None = None) -> None:
         self._folder = folder
+        self._enclose = enclose
+        self._uid = _owner_of(folder)
 
     def begun(self) -> bool:
         """True once the attempt has, or had, an agent, or has ended without one."""
@@ -34,7 +46,7 @@ class AgentHandle:
         """True while the agent's process lives (a stopped one lives)."""
         _reap()
         key = self.key()
-        return processes.alive(key) if key else self._lock_held()
+        return (processes.alive(key) and self._may_touch(key)) if key else self._lock_held()
 
     def lost(self) -> bool:
         """True when there was an agent and it is dead. Ask only after `alive` said no."""
@@ -43,21 +55,31 @@ class AgentHandle:
     def key(self) -> tuple[int, int] | None:
         """(pid, start time) of the agent, None before it wrote them or when it ran in another boot."""
         told = read_object(self._folder.agent)
-        if not told or told.get("boot_id") != processes.boot_id():
+        if told.get("boot_id") != processes.boot_id():
             return None
-        return (int(told["pid"]), int(told["start_time"]))
+        return _key([told.get("pid"), told.get("start_time")])
 
     def spawn(self, *options: str) -> int:
-        """Start an agent, detached: own session, no terminal, output into agent.log. Its pid."""
+        """Start an agent, detached: own session, no terminal, output into agent.log. Its pid.
+
+        Raises SliceliftError "agent-not-ours" where the attempt is another user's and nothing would make its agent so.
+        """
         root = self._folder.root
         # -S: the agent is standard library only, and site-packages would cost it a third of its start
         command = [sys.executable, "-S", "-P", "-m", "slicelift.runtime.agent", *options, str(root)]
         variables = {"PYTHONPATH": str(self._folder.runtime), MARKER: root.name}
-        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        environment = inherited(os.environ)
+        if self._enclose is not None:
+            command, environment = self._enclose(command, not options), plain(environment)
+        elif self._uid is not None:
+            message = f"The attempt {root.name} belongs to user {self._uid} of the system: its agent must not be root's."
+            raise SliceliftError("agent-not-ours", message, "Start the hub with isolation, as it was before.")
+        # it becomes the agent's standard output, which must outlive the exec
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (CAREFUL & ~os.O_CLOEXEC)
         pid = os.posix_spawn(
             sys.executable,
             command,
-            {**inherited(os.environ), **variables},
+            {**environment, **variables},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(self._folder.agent_log), append, 0o600),
@@ -94,7 +116,7 @@ class AgentHandle:
         """SIGTERM to the living agent, and SIGCONT in case it is stopped. One that is dead is left alone."""
         key = self.key()
         found = processes.look(key[0]) if key else None
-        if found is not None and found.key == key:
+        if found is not None and found.key == key and self._may_touch(key):
             processes.send(found, signal.SIGTERM)
             processes.send(found, signal.SIGCONT)
 
@@ -107,10 +129,10 @@ class AgentHandle:
         if self.done() or self.alive():
             return
         # a status is asked several times a second; an agent that cannot start is not tried as often
-        tried = self._folder.root / "deliver.tried"
-        with suppress(OSError):
-            if not tried.exists() or time.time() - tried.stat().st_mtime > _RETRY_SECONDS:
-                tried.touch()
+        name, now = str(self._folder.root), time.monotonic()
+        if now - _tried.get(name, -_RETRY_SECONDS) >= _RETRY_SECONDS:
+            _tried[name] = now
+            with suppress(OSError):
                 self.spawn("--deliver")
 
     def tree(self, *, with_agent: bool) -> Tree:
@@ -118,13 +140,18 @@ class AgentHandle:
         key = self.key()
         told = read_object(self._folder.agent)
         known = read_json(self._folder.seen) if key else None
+        seen = map(_key, known if isinstance(known, list) else ())
         return Tree(
             attempt_id=self._folder.root.name,
             agent=key,
-            known=frozenset((int(pid), int(start)) for pid, start in known or ()),
+            known=frozenset(process for process in seen if process),
             mount_namespace=str(told.get("mount_namespace", "")) if key else "",
             spare=frozenset() if with_agent or not key else frozenset((key[0],)),
+            uid=self._uid,
         )
+
+    def _may_touch(self, key: tuple[int, int] | None) -> bool:
+        return self._uid is None or key is None or processes.user_of(key[0]) == self._uid
 
     def _lock_held(self) -> bool:
         return lock_is_held(self._folder.root / "agent.lock")
@@ -150,7 +177,7 @@ def settle(folder: AttemptFolder, agent: AgentHandle, *, reason: str | None = No
 
     With an exit status in place the agent is spared: it only delivers. Idempotent.
     """
-    with locked(folder.root / "submit.lock"):
+    with locked(folder.lock):
         over = folder.exit.exists()
         tree = agent.tree(with_agent=not over)
         ending = processes.end(lambda: processes.find(tree), grace_seconds=0)
@@ -181,6 +208,22 @@ def _unwitnessed(
         "message": message,
         "failure": to_dict(Failure(message=message)),
     }
+
+
+def _owner_of(folder: AttemptFolder) -> int | None:
+    """The user of the system that the attempt was given to, None when it runs as whoever started it."""
+    try:
+        uid = folder.root.lstat().st_uid
+    except OSError:
+        return None
+    return None if uid in (0, os.geteuid()) else uid
+
+
+def _key(told: object) -> tuple[int, int] | None:
+    """(pid, start time) as a file says it, None when it says something else."""
+    if isinstance(told, list) and len(told) == 2 and all(isinstance(number, int) for number in told):
+        return (told[0], told[1])
+    return None
 
 
 def _reap() -> None:

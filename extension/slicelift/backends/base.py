@@ -7,8 +7,9 @@ policy, queue and slots come before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from slicelift.models import JobSpec, JobStatus
@@ -21,7 +22,7 @@ class Attempt:
     """What one start of a job needs beside its spec.
 
     `token` opens only this attempt's calls at `launcher_url`; `slice_uuid` is the leased MIG device, or None; `gpus`
-    are the indexes of the whole GPUs that the gang has leased.
+    are the indexes of the whole GPUs that the gang has leased; `owner` is whose job it is.
     """
 
     attempt_id: str
@@ -32,6 +33,7 @@ class Attempt:
     token: str
     slice_uuid: str | None = None
     gpus: tuple[int, ...] = ()
+    owner: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,5 +74,37 @@ class Backend(Protocol):
 
         True when nothing is left but what `keep` names, also for a handle that nobody knows any more; False when
         it cannot be freed yet (it runs or delivers): ask again later. Idempotent.
+        """
+        ...
+
+
+class Enclosure(Protocol):
+    """Has the processes of a job run as its owner's user of the system, apart from everyone else's."""
+
+    @property
+    def address_file(self) -> Path:
+        """A file that a job may read and that says `{url}` of the launcher."""
+        ...
+
+    def cache(self, owner: str) -> Path:
+        """The folder of that owner's data. Pure."""
+        ...
+
+    def give(self, owner: str, folder: Path) -> None:
+        """Make this folder, with all in it, the owner's; it is made if missing. Idempotent."""
+        ...
+
+    def agent_command(
+        self,
+        owner: str,
+        command: Sequence[str],
+        *,
+        writable: Sequence[Path],
+        read_only: Sequence[Path],
+        ranks: bool,
+    ) -> list[str]:
+        """`command` (an agent's) enclosed: with `writable` only, and with `ranks` a seat for its gang.
+
+        The seat (`slicelift.runtime.seat`) is where `read_only`, some of `writable`, cannot be written to.
         """
         ...

@@ -11,10 +11,11 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from slicelift.backends.agents import AgentHandle, settle
-from slicelift.backends.base import Attempt, Manifest, Proof
+from slicelift.backends.agents import AgentHandle, Enclose, settle
+from slicelift.backends.base import Attempt, Enclosure, Manifest, Proof
 from slicelift.errors import NotFound, SliceliftError, UserError
 from slicelift.models import Failure, JobSpec, JobStatus, Status, from_dict, to_dict
 from slicelift.runtime.folder import AttemptFolder, locked, read_object, write_json
@@ -24,19 +25,24 @@ _PREFIX = "local://"
 _START_SECONDS = 30.0
 # patience with an agent beyond the grace of its gang, before the backend ends everything itself
 _AGENT_SECONDS = 5.0
+_MESSAGE_LENGTH = 64 * 1024
 
 
 class Local:
     """The backend "local". `home` is SLICELIFT_HOME; attempts lie in `home/attempts/<attempt id>`.
 
-    An agent waits `patience_seconds` for a launcher that is away, before a job's start and again after its end.
+    An agent waits `patience_seconds` for a launcher that is away, before a job's start and again after its end. With
+    an `enclosure`, which takes root, a job runs as its owner's user of the system; else as whoever runs this.
     """
 
     name = "local"
 
-    def __init__(self, home: Path, *, patience_seconds: float = 24 * 3600.0) -> None:
+    def __init__(
+        self, home: Path, *, patience_seconds: float = 24 * 3600.0, enclosure: Enclosure | None = None
+    ) -> None:
         self.home = home.absolute()
         self._patience_seconds = patience_seconds
+        self._enclosure = enclosure
 
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         """What `submit` would start, as a dict without token and secrets. Pure."""
@@ -73,7 +79,7 @@ class Local:
         folder = self.folder(attempt.attempt_id)
         try:
             folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(folder.root / "submit.lock"):
+            with locked(folder.lock):
                 if not AgentHandle(folder).begun():
                     self._start(folder, spec, attempt)
         except OSError as error:
@@ -93,14 +99,15 @@ class Local:
                 reason="no-such-attempt",
                 message=f"This machine holds no folder for {handle}.",
             )
-        agent = AgentHandle(folder)
+        agent = self._agent(folder)
         if not folder.exit.exists() and not agent.alive() and agent.lost():
             try:
                 settle(folder, agent)
             except OSError as error:
                 return JobStatus(status=Status.UNKNOWN, reason="attempt-disk-full", message=str(error))
         if folder.exit.exists():
-            agent.deliver_if_left()
+            with suppress(SliceliftError):
+                agent.deliver_if_left()
             return _ended(folder, agent)
         return _under_way(folder, agent)
 
@@ -114,14 +121,15 @@ class Local:
         folder = self._known(handle)
         if folder is None:
             return Proof(gone=True)
-        agent = AgentHandle(folder)
+        agent = self._agent(folder)
         if not folder.exit.exists():
             self._ask(folder, agent, reason=reason, grace_seconds=grace_seconds)
         if folder.exit.exists():
             agent.wait_gone(_AGENT_SECONDS)
         ending = settle(folder, agent, reason=reason)
         told = read_object(folder.exit).get("ended_processes", 0)
-        return Proof(gone=not ending.left, killed=ending.found + int(told), left=ending.left)
+        ended = told if isinstance(told, int) else 0
+        return Proof(gone=not ending.left, killed=ending.found + ended, left=ending.left)
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
         """Remove the attempt's folder but for the names in `keep`; whether that is done.
@@ -142,6 +150,8 @@ class Local:
             return False
         if not kept:
             shutil.rmtree(folder.root, ignore_errors=True)
+            for beside in (folder.record, folder.lock):
+                beside.unlink(missing_ok=True)
         return bool(kept) or not folder.root.exists()
 
     def folder(self, attempt_id: str) -> AttemptFolder:
@@ -159,15 +169,19 @@ class Local:
 
     def _request(self, spec: JobSpec, attempt: Attempt) -> dict[str, object]:
         """The content of agent.json but for the token."""
+        state_file, cache = self.home / "launcher.json", self.home / "cache"
+        if self._enclosure is not None:
+            # the state file holds the launcher's own token
+            state_file, cache = self._enclosure.address_file, self._enclosure.cache(attempt.owner)
         return {
             "attempt_id": attempt.attempt_id,
             "run_id": attempt.run_id,
             "promotion_id": attempt.promotion_id,
             "attempt": attempt.attempt,
             "launcher_url": attempt.launcher_url,
-            "state_file": str(self.home / "launcher.json"),
-            "cache": str(self.home / "cache"),
-            "checkpoints": str(self.home / "checkpoints" / attempt.run_id),
+            "state_file": str(state_file),
+            "cache": str(cache),
+            "checkpoints": str(self._checkpoints(attempt.run_id)),
             "slice_uuid": attempt.slice_uuid,
             "gpus": list(attempt.gpus),
             "patience_seconds": self._patience_seconds,
@@ -175,7 +189,8 @@ class Local:
         }
 
     def _start(self, folder: AttemptFolder, spec: JobSpec, attempt: Attempt) -> None:
-        if not os.access(spec.python, os.X_OK):
+        # root may run what the owner may not even see: there the agent looks
+        if self._enclosure is None and not os.access(spec.python, os.X_OK):
             raise UserError(
                 "interpreter-missing",
                 f"The job's Python interpreter {spec.python} does not exist or cannot be run.",
@@ -183,8 +198,38 @@ class Local:
             )
         write_json(folder.request, {**self._request(spec, attempt), "token": attempt.token})
         _copy_runtime(folder.runtime / "slicelift")
-        agent = AgentHandle(folder)
+        if self._enclosure is not None:
+            # as root's it could not be read by the agent that writes it
+            folder.agent_log.touch(mode=0o600)
+            write_json(folder.record, {"owner": attempt.owner})
+            self._enclosure.give(attempt.owner, folder.root)
+        agent = self._agent(folder)
         agent.wait_begun(agent.spawn(), _START_SECONDS)
+
+    def _agent(self, folder: AttemptFolder) -> AgentHandle:
+        return AgentHandle(folder, enclose=self._enclose(folder))
+
+    def _enclose(self, folder: AttemptFolder) -> Enclose | None:
+        """How an agent of this attempt is to be started; None for one that was begun without an enclosure."""
+        owner = read_object(folder.record).get("owner")
+        if self._enclosure is None or not isinstance(owner, str):
+            return None
+        return partial(self._command, self._enclosure, folder, owner)
+
+    def _command(
+        self, enclosure: Enclosure, folder: AttemptFolder, owner: str, command: list[str], ranks: bool
+    ) -> list[str]:
+        """`command` with what an attempt may write to; its ranks may not change the data.
+
+        Nothing here comes from the attempt's folder: its user can write to that, and what is named is given to them.
+        """
+        cache = enclosure.cache(owner)
+        checkpoints = self._checkpoints(folder.root.name.rpartition("-")[0])
+        writable = [folder.root, cache, checkpoints]
+        return enclosure.agent_command(owner, command, writable=writable, read_only=[cache], ranks=ranks)
+
+    def _checkpoints(self, run_id: str) -> Path:
+        return self.home / "checkpoints" / run_id
 
     def _ask(self, folder: AttemptFolder, agent: AgentHandle, *, reason: str, grace_seconds: float) -> None:
         """Have the agent end its job, as long as it lives and reacts."""
@@ -218,15 +263,32 @@ def _under_way(folder: AttemptFolder, agent: AgentHandle) -> JobStatus:
 
 def _ended(folder: AttemptFolder, agent: AgentHandle) -> JobStatus:
     told = read_object(folder.exit)
-    failure = told.get("failure")
-    return JobStatus(
-        status=Status(told.get("status", Status.FAILED.value)),
-        phase="ended" if agent.done() else "delivering",
-        reason=str(told.get("reason", "")),
-        message=str(told.get("message", "")),
-        failure=from_dict(Failure, failure) if failure else None,
-        exit_code=told.get("exit_code"),
+    phase, failure, code = (
+        "ended" if agent.done() else "delivering",
+        told.get("failure"),
+        told.get("exit_code"),
     )
+    try:
+        return JobStatus(
+            status=_terminal(told.get("status", Status.FAILED.value)),
+            phase=phase,
+            reason=str(told.get("reason", "")),
+            message=str(told.get("message", ""))[:_MESSAGE_LENGTH],
+            failure=from_dict(Failure, failure) if failure else None,
+            exit_code=code if isinstance(code, int) else None,
+        )
+    except (TypeError, ValueError, AttributeError):
+        # it lies in a folder that the job's own processes can write to
+        message = "The job's exit status is not one: something has overwritten it."
+        return JobStatus(status=Status.FAILED, phase=phase, reason="exit-unreadable", message=message)
+
+
+def _terminal(word: object) -> Status:
+    """Raises ValueError on anything but an end."""
+    status = Status(str(word))
+    if not status.terminal:
+        raise ValueError(word)
+    return status
 
 
 def _copy_runtime(target: Path) -> None:

@@ -10,10 +10,11 @@ import click
 
 from slicelift.cli.access import json_option
 from slicelift.cli.files import write_file
-from slicelift.cli.findings import counted, finding_lines
-from slicelift.cli.options import notebook_argument, parameters_option, python_option
 from slicelift.cli.outcomes import FAILED, FINE
-from slicelift.cli.printing import dim, plural, print_json, remark
+from slicelift.cli.printing import dim, print_json, remark
+from slicelift.figures import plural
+from slicelift.findings import counted, finding_lines
+from slicelift.options import notebook_argument, parameters_option, python_option
 
 if TYPE_CHECKING:
     from slicelift.preflight import Report

@@ -69,7 +69,7 @@ def _findings(error: BaseException) -> list[str]:
     detail = getattr(error, "detail", None)
     if not isinstance(error, Refused) or not isinstance(detail, dict):
         return []
-    from slicelift.cli.findings import finding_lines
+    from slicelift.findings import finding_lines
 
     return finding_lines(detail.get("findings", []))
 

@@ -1,4 +1,4 @@
-"""A launcher as a child in the foreground: started, watched, ended by a signal, and never left half way."""
+"""A launcher or hub as a child in the foreground: started, watched, ended by a signal, and never left half way."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from slicelift.errors import Conflict, SliceliftError, from_http
 
 STOP_SECONDS = 90.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TAIL_BYTES = 8000
+_LAST_LINES = 40
 
 
 class Stopped(BaseException):
@@ -58,14 +59,26 @@ def free_port(port: int, option: str) -> None:
 
 
 class Child:
-    """The launcher process. Its output goes to `log`; a session of its own keeps the terminal's Ctrl-C off it."""
+    """A service process. Its output goes to `log`; a session of its own keeps the terminal's Ctrl-C off it.
 
-    def __init__(self, options: Sequence[str], *, log: Path) -> None:
-        self.log = log
+    `name` is what messages call it; `logs` are where its parts write, searched for the reason when it ends.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str,
+        log: Path,
+        logs: Sequence[Path] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self.log = name, log
+        self._starts = {each: each.stat().st_size if each.exists() else 0 for each in (log, *logs)}
         with _appending(log) as output:
-            self._start = output.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "slicelift_hub.launcher", *options],
+                list(command),
+                env={**os.environ, **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -74,7 +87,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the launcher."""
+        """Of the service."""
         return self._process.pid
 
     def exit_status(self) -> int | None:
@@ -85,35 +98,44 @@ class Child:
         """Until it ends by itself."""
         return self._process.wait()
 
-    def stop(self) -> int | None:
-        """SIGTERM, and wait until it has ended jobs and MLflow; None when that takes longer than `STOP_SECONDS`."""
+    def stop(self, seconds: float = STOP_SECONDS) -> int | None:
+        """SIGTERM, and wait until it has ended what is its own; None when that takes longer than `seconds`."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(STOP_SECONDS)
+            return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def fault(self) -> SliceliftError:
-        """Why it could not come up or has ended: its own words if it left any."""
-        lines = self._tail().splitlines()
-        try:
-            body = json.loads(lines[-1]) if lines else None
-        except ValueError:
-            body = None
-        if isinstance(body, dict) and "code" in body:
-            return from_http(409, body)
-        status = self._process.poll()
+        """Why it could not come up or has ended: its own words, or those of one of its parts, if it left any."""
+        for log in self._starts:
+            lines = self._tail(log).splitlines()
+            for line in reversed(lines[-_LAST_LINES:]):
+                body = _parse(line)
+                if "code" in body and "message" in body:
+                    return from_http(409, body)
+        lines = self._tail(self.log).splitlines()
         last = f" Its last line: {lines[-1]}" if lines else ""
-        message = f"The launcher ended with exit status {status}.{last}"
-        return SliceliftError("launcher-ended", message, f"Its log is {self.log}.")
+        message = f"The {self.name} ended with exit status {self._process.poll()}.{last}"
+        return SliceliftError(f"{self.name}-ended", message, f"Its log is {self.log}.")
 
-    def _tail(self) -> str:
+    def _tail(self, log: Path) -> str:
         """What this start wrote, the last part of it."""
-        with self.log.open("rb") as file:
+        if not log.exists():
+            return ""
+        with log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
-            file.seek(max(self._start, end - _TAIL_BYTES))
+            file.seek(max(self._starts[log], end - _TAIL_BYTES))
             return file.read().decode(errors="replace").strip()
+
+
+def _parse(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _appending(log: Path) -> IO[bytes]:

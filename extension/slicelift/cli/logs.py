@@ -12,9 +12,9 @@ import click
 from slicelift.cli import follow
 from slicelift.cli.access import connect, find_run, json_option, run_argument
 from slicelift.cli.printing import print_json, remark
-from slicelift.cli.sentences import sentence
 from slicelift.errors import SliceliftError, Unavailable, UserError
 from slicelift.models import RunView, map_traceback, places_from_json
+from slicelift.sentences import sentence
 
 if TYPE_CHECKING:
     from slicelift.launcher_client import Client

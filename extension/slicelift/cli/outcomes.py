@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slicelift.cli.printing import dim, print_json
-from slicelift.cli.sentences import failure_lines, next_step, sentence
+from slicelift.cli.sentences import next_step
 from slicelift.errors import SliceliftError
 from slicelift.models import RunView, Status, to_dict
+from slicelift.sentences import failure_lines, sentence
 
 if TYPE_CHECKING:
     from slicelift.launcher_client import Client

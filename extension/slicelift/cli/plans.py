@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from slicelift.cli.printing import dim, plural
+from slicelift.cli.printing import dim
+from slicelift.figures import plural
 from slicelift.models import SnapshotFile, size_text, to_dict
 from slicelift.promotion import Plan
 
@@ -63,7 +64,10 @@ def _travels(plan: Plan) -> list[str]:
         f"Travels    {plural(len(snapshot.files), 'file')}, {size_text(snapshot.size_bytes)}; {_upload(plan)}",
         f"  code     {code}, snapshot {snapshot.id[:12]}",
     ]
-    lines += [f"           {size_text(item.size_bytes):>8}  {item.path}" for item in largest(snapshot.files)]
+    shown = largest(snapshot.files)
+    lines += [f"           {size_text(item.size_bytes):>8}  {item.path}" for item in shown]
+    if len(shown) < len(snapshot.files):
+        lines.append(f"           and {len(snapshot.files) - len(shown)} more")
     for ref in snapshot.data:
         where = f"{ref.md5}, {plural(ref.nfiles, 'file')}, {size_text(ref.size_bytes)}"
         lines.append(f"  data     {ref.path}: {where}, all in remote {ref.remote}")

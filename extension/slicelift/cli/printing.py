@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slicelift.figures import exact
+
 
 def print_json(value: Mapping[str, Any]) -> None:
     """One object on one line of stdout. NaN and the infinities become strings, as in the HTTP API."""
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     print(json.dumps(exact(value), ensure_ascii=ascii_only, allow_nan=False), flush=True)
-
-
-def exact(value: Any) -> Any:
-    """The same value in what strict JSON can hold."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, Mapping):
-        return {str(key): exact(item) for key, item in value.items()}
-    return [exact(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def complain(message: str, hint: str = "", *, lines: Sequence[str] = ()) -> None:
@@ -37,17 +29,6 @@ def remark(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def duration(seconds: float) -> str:
-    """`0.3 s`, `12 s`, `3 min 12 s`, `1 h 02 min`."""
-    if seconds < 10:
-        return f"{max(seconds, 0):.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes == 0:
-        return f"{rest} s"
-    hours, minutes_left = divmod(minutes, 60)
-    return f"{hours} h {minutes_left:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
 def ago(moment: float, *, now: float | None = None) -> str:
     """How long since a Unix time, coarse: `just now`, `12 s ago`, `2 days ago`."""
     passed = (time.time() if now is None else now) - moment
@@ -57,23 +38,6 @@ def ago(moment: float, *, now: float | None = None) -> str:
         if passed >= seconds * (2 if unit == "days" else 1):
             return f"{int(passed // seconds)} {unit} ago"
     return f"{round(passed)} s ago"
-
-
-def number(value: object) -> str:
-    """A metric's value for reading: four significant digits, NaN and infinities as themselves."""
-    if not isinstance(value, int | float | str):
-        return "-"
-    figure = float(value)
-    if not math.isfinite(figure):
-        return "NaN" if math.isnan(figure) else ("∞" if figure > 0 else "-∞")
-    if figure.is_integer() and abs(figure) < 1e6:
-        return str(int(figure))
-    return f"{figure:.4g}"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 cell`, `12 cells`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}".replace(",", " ")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

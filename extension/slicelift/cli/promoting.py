@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slicelift.cli.access import connect, json_option
-from slicelift.cli.options import gang_options, notebook_argument
 from slicelift.cli.outcomes import FINE
 from slicelift.cli.plans import plan_json, plan_lines
-from slicelift.cli.printing import dim, duration, plural, print_json, remark
+from slicelift.cli.printing import dim, print_json, remark
+from slicelift.figures import duration, plural
 from slicelift.models import size_text
+from slicelift.options import gang_options, notebook_argument
 from slicelift.promotion import Request, Step
 
 if TYPE_CHECKING:

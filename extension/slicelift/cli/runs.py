@@ -11,11 +11,13 @@ from slicelift.cli.access import connect, every_run, find_run, json_option, run_
 from slicelift.cli.follow import follow, settle
 from slicelift.cli.metrics import rank_table
 from slicelift.cli.outcomes import FAILED, FINE, conclude, log_tail, summary
-from slicelift.cli.printing import ago, complain, dim, duration, plural, print_json, table
+from slicelift.cli.printing import ago, complain, dim, print_json, table
 from slicelift.cli.screens import open_screen
-from slicelift.cli.sentences import elapsed, failure_lines, next_step, sentence
+from slicelift.cli.sentences import next_step
 from slicelift.errors import SliceliftError
+from slicelift.figures import duration, plural
 from slicelift.models import RunView, Status, to_dict
+from slicelift.sentences import elapsed, failure_lines, sentence
 
 if TYPE_CHECKING:
     from slicelift.launcher_client import Client
@@ -43,6 +45,8 @@ def jobs(everything: bool, statuses: tuple[str, ...], as_json: bool) -> None:
         print_json({"jobs": [to_dict(view) for view in found]})
     elif found:
         print(table(["run", "name", "status", "submitted", ""], [_row(view) for view in found]))
+    elif wanted:
+        print(f"No run stands at {' or '.join(wanted)}. All of them: slicelift jobs")
     else:
         print("No runs yet. Start one: slicelift promote NOTEBOOK")
 

@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TextIO
 
 from slicelift.cli.metrics import metrics_line, rank_table
-from slicelift.cli.printing import duration
-from slicelift.cli.sentences import elapsed, sentence
+from slicelift.figures import duration
 from slicelift.models import RunView, Status, StatusChange
+from slicelift.sentences import elapsed, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

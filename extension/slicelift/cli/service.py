@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from slicelift.cli import hubs
 from slicelift.cli.access import json_option
-from slicelift.cli.demo import NOTEBOOK, Demo
-from slicelift.cli.foreground import Child, Stopped, free_port, stopped_by_signals
-from slicelift.cli.outcomes import FAILED, FINE
-from slicelift.cli.printing import complain, dim, duration, plural, print_json
+from slicelift.cli.foreground import free_port, stopped_by_signals
+from slicelift.cli.outcomes import FINE
+from slicelift.cli.printing import dim, print_json
+from slicelift.cli.standing import (
+    DOWN_SECONDS,
+    HubService,
+    Service,
+    Wanted,
+    active_runs,
+    end_jobs,
+    fate,
+    health,
+    launcher_gone,
+    tracker_words,
+)
 from slicelift.errors import Conflict, SliceliftError, Unavailable
-from slicelift.models import RunView, Status
+from slicelift.figures import duration
+from slicelift.launcher_address import refuse_service
 
 if TYPE_CHECKING:
     from slicelift.launcher_client import Client
 
 DEFAULT_PORT = 8765
-_START_SECONDS = 60.0
-_TRACKER_SECONDS = 120.0
-_DOWN_SECONDS = 90.0
-_POLL_SECONDS = 0.2
-_ACTIVE = tuple(status.value for status in Status if not status.terminal)
+DEFAULT_HUB_PORT = 8000
 _PORT = click.IntRange(1, 65535)
 
 
 @click.command()
+@click.option(
+    "--hub-port",
+    metavar="N",
+    type=_PORT,
+    default=DEFAULT_HUB_PORT,
+    show_default=True,
+    help="JupyterHub's port.",
+)
 @click.option(
     "--port", metavar="N", type=_PORT, default=DEFAULT_PORT, show_default=True, help="The launcher's port."
 )
@@ -39,170 +51,106 @@ _PORT = click.IntRange(1, 65535)
 @click.option(
     "--slots", metavar="N", type=click.IntRange(min=1), help="Workers at once. By default the cores."
 )
+@click.option("--no-hub", is_flag=True, help="The launcher alone, for yourself.")
 @click.option("--keep-jobs", is_flag=True, help="Let running jobs go on after Ctrl-C.")
 @click.option("--no-demo", is_flag=True, help="Do not prepare the demo project.")
 @json_option
 def up(
-    port: int, mlflow_port: int | None, slots: int | None, keep_jobs: bool, no_demo: bool, as_json: bool
+    hub_port: int,
+    port: int,
+    mlflow_port: int | None,
+    slots: int | None,
+    no_hub: bool,
+    keep_jobs: bool,
+    no_demo: bool,
+    as_json: bool,
 ) -> int:
-    """Start the launcher, which starts MLflow, and stay until Ctrl-C.
+    """Start JupyterHub, which starts launcher and MLflow, and stay until Ctrl-C.
 
-    Everything listens on this machine only. Where a launcher runs already, the command says so and ends with exit
-    status 0. Ctrl-C ends running jobs as KILLED, and `slicelift retry` starts them again; with --keep-jobs they
-    go on. With --json the addresses are one object on stdout once everything is there.
+    Everything listens on this machine only. The first start makes an account for you and prints its pass phrase;
+    `slicelift hub add-user` lets in others. Where all of it runs already, the command says so and ends with exit
+    status 0. Ctrl-C ends sessions, and running jobs as KILLED, which `slicelift retry` starts again; with
+    --keep-jobs they go on. With --json the addresses are one object on stdout once everything is there.
     """
-    running = _running()
-    if running is not None:
-        return _tell_running(running, as_json=as_json)
-    ports = {"--port": port, "--mlflow-port": mlflow_port}
-    for option, number in ports.items():
-        if number is not None:
-            free_port(number, option)
-    wanted = {**ports, "--slots": slots}
-    options = [f"{option}={number}" for option, number in wanted.items() if number is not None]
-    service = Service(
-        [*options, *(["--keep-jobs"] if keep_jobs else [])], keep_jobs=keep_jobs, as_json=as_json
+    refuse_service("up")
+    wanted = Wanted(
+        port=port,
+        hub_port=None if no_hub else hub_port,
+        mlflow_port=mlflow_port,
+        slots=slots,
+        keep_jobs=keep_jobs,
+        demo=not no_demo,
+        as_json=as_json,
     )
+    if _is_running(wanted):
+        return _tell_running(as_json=as_json)
+    _check_ports(wanted)
     try:
         with stopped_by_signals():
-            return service.run(demo=not no_demo)
+            return (Service(wanted) if no_hub else HubService(wanted)).run()
     except Conflict as conflict:
-        # a promotion elsewhere started one in the same moment
-        running = _running() if conflict.code == "launcher-running" else None
-        if running is None:
+        # somebody else started one in the same moment
+        if conflict.code not in ("launcher-running", "hub-running") or not _is_running(wanted):
             raise
-        return _tell_running(running, as_json=as_json)
+        return _tell_running(as_json=as_json)
 
 
 @click.command()
 @click.option("--keep-jobs", is_flag=True, help="Let running jobs go on.")
 @json_option
 def down(keep_jobs: bool, as_json: bool) -> int:
-    """Stop the launcher and MLflow, whoever started them. Nothing running is fine."""
-    client = _running(any_version=True)
-    if client is None:
+    """Stop the hub with its sessions, the launcher and MLflow, whoever started them. Nothing running is fine."""
+    refuse_service("down")
+    hub, client = hubs.running(), _running(any_version=True)
+    if hub is None and client is None:
         _tell_down("No launcher is running.", as_json=as_json, stopped=False)
         return FINE
-    active = _active(client)
-    client.shutdown(keep_jobs=keep_jobs)
-    if not _gone(client):
-        message = f"The launcher at {client.url} still runs after {duration(_DOWN_SECONDS)}."
-        raise SliceliftError("launcher-stays", message, "It is ending jobs; look again in a moment.")
-    _tell_down(f"The launcher has stopped. {_fate(active, keep_jobs)}", as_json=as_json, stopped=True)
+    active = active_runs(client)
+    if hub is not None:
+        _end_hub(hub, keep_jobs=keep_jobs)
+    elif client is not None:
+        _end_launcher(client, keep_jobs=keep_jobs)
+    what = "The launcher has" if hub is None else "Hub and launcher have"
+    _tell_down(f"{what} stopped. {fate(active, keep_jobs)}", as_json=as_json, stopped=True)
     return FINE
 
 
-class Service:
-    """One `up` from its first line to its last."""
+def _is_running(wanted: Wanted) -> bool:
+    """Whether there is nothing to start: with a hub wanted, a launcher alone does not count."""
+    if wanted.hub_port is None:
+        return _running() is not None
+    return hubs.running() is not None
 
-    def __init__(self, options: list[str], *, keep_jobs: bool, as_json: bool) -> None:
-        self._options, self._keep_jobs, self._as_json = options, keep_jobs, as_json
-        self._begun = time.monotonic()
-        self._client: Client | None = None
-        self._child: Child | None = None
-        self._demo: Demo | None = None
 
-    def run(self, *, demo: bool) -> int:
-        """Everything up, then wait. Exit status 0 after Ctrl-C, 1 when the launcher ends by itself."""
-        from slicelift.launcher_client import default_home
+def _check_ports(wanted: Wanted) -> None:
+    """Raises `port-taken` with the option. What is ours may be there: a launcher that gives way, a stale proxy."""
+    from slicelift.launcher_client import default_home, read_state
 
-        try:
-            self._child = Child(self._options, log=default_home() / "launcher.log")
-            self._demo = Demo(Path.cwd(), self._say) if demo else None
-            self._client = self._await_launcher(self._child)
-            self._say(f"launcher at {self._client.url} (log: {self._child.log})")
-            tracker = self._await_tracker(self._client, self._child)
-            ready = self._demo.wait() if self._demo else False
-            if self._child.exit_status() is None:
-                self._tell_ready(self._client, tracker, ready=ready)
-            return self._ended(self._child)
-        except Stopped:
-            return self._stop()
-        except BaseException:
-            self._end_quietly()
-            raise
+    former = read_state(default_home()) or {}
+    ports = {"--port": wanted.port, "--mlflow-port": wanted.mlflow_port, "--hub-port": wanted.hub_port}
+    if wanted.hub_port is not None:
+        hubs.end_stale_proxy()
+        if str(former.get("url", "")).endswith(f":{wanted.port}"):
+            del ports["--port"]
+    for option, number in ports.items():
+        if number is not None:
+            free_port(number, option)
 
-    def _await_launcher(self, child: Child) -> Client:
-        """Until our own child answers."""
-        from slicelift.launcher_client import default_home, find, read_state
 
-        while time.monotonic() - self._begun < _START_SECONDS:
-            if child.exit_status() is not None:
-                raise child.fault()
-            state = read_state(default_home())
-            if state and state["pid"] == child.pid:
-                return find()
-            time.sleep(_POLL_SECONDS)
-        message = f"The launcher does not answer after {duration(_START_SECONDS)}."
-        raise Unavailable("launcher-slow", message, f"Its log is {child.log}.")
+def _end_hub(hub: hubs.Hub, *, keep_jobs: bool) -> None:
+    end_jobs(keep_jobs=keep_jobs)
+    if not hubs.end(hub):
+        message = f"The hub at {hub.url} (process {hub.pid}) still runs."
+        raise SliceliftError(
+            "hub-stays", message, "Look at hub/hub.log below SLICELIFT_HOME, then try again."
+        )
 
-    def _await_tracker(self, client: Client, child: Child) -> dict[str, Any]:
-        """Until MLflow answers, or for `_TRACKER_SECONDS`: jobs do not need it to start."""
-        since, told = time.monotonic(), False
-        while (tracker := _health(client)).get("status") != "up":
-            if child.exit_status() is not None:
-                return {}
-            if tracker.get("status") == "none" or time.monotonic() - since > _TRACKER_SECONDS:
-                break
-            if not told:
-                self._say("MLflow is starting; it takes some 20 s and jobs need not wait for it")
-                told = True
-            time.sleep(_POLL_SECONDS)
-        self._say(_tracker_words(tracker))
-        return tracker
 
-    def _tell_ready(self, client: Client, tracker: dict[str, Any], *, ready: bool) -> None:
-        from slicelift.launcher_client import default_home
-
-        command = f"{_program()} promote {NOTEBOOK if ready else 'NOTEBOOK'} --workers 2 --wait"
-        if self._as_json:
-            print_json({"url": client.url, "mlflow": tracker.get("url"), "pid": _pid(self._child)})
-            return
-        mlflow = tracker.get("url") or tracker.get("status")
-        lines = [
-            "",
-            f"  launcher  {client.url}",
-            f"  MLflow    {mlflow}",
-            f"  files     {default_home()}",
-            f"  try       {command}",
-            "",
-        ]
-        print("\n".join(lines), flush=True)
-        print(dim("Ctrl-C stops everything."), flush=True)
-
-    def _ended(self, child: Child) -> int:
-        """The launcher ended without us: asked to, or by a fault, which is raised."""
-        if child.wait() != 0:
-            raise child.fault()
-        self._say("The launcher was stopped, as by `slicelift down`")
-        return FINE
-
-    def _stop(self) -> int:
-        """After the signal: end jobs and services, and say what became of the jobs."""
-        print("\nStopping: jobs, MLflow, launcher.", file=sys.stderr, flush=True)
-        if self._demo:
-            self._demo.stop()
-        if self._child is None:
-            return FINE
-        active = _active(self._client)
-        if self._child.stop() is None:
-            message = f"The launcher (process {self._child.pid}) is still ending jobs; it was left to it."
-            complain(message, f"Its log is {self._child.log}.")
-            return FAILED
-        print(f"Stopped. {_fate(active, self._keep_jobs)}", file=sys.stderr, flush=True)
-        return FINE
-
-    def _end_quietly(self) -> None:
-        """Something went wrong on the way up: nothing of ours stays behind."""
-        if self._demo:
-            self._demo.stop()
-        if self._child:
-            self._child.stop()
-
-    def _say(self, text: str) -> None:
-        """One line of progress, with the seconds since the start."""
-        stream = sys.stderr if self._as_json else sys.stdout
-        print(f"{time.monotonic() - self._begun:5.1f} s  {text}", file=stream, flush=True)
+def _end_launcher(client: Client, *, keep_jobs: bool) -> None:
+    client.shutdown(keep_jobs=keep_jobs)
+    if not launcher_gone(client):
+        message = f"The launcher at {client.url} still runs after {duration(DOWN_SECONDS)}."
+        raise SliceliftError("launcher-stays", message, "It is ending jobs; look again in a moment.")
 
 
 def _running(*, any_version: bool = False) -> Client | None:
@@ -218,16 +166,22 @@ def _running(*, any_version: bool = False) -> Client | None:
     return client
 
 
-def _tell_running(client: Client, *, as_json: bool) -> int:
+def _tell_running(*, as_json: bool) -> int:
     from slicelift.launcher_client import default_home, read_state
 
-    tracker = _health(client)
+    client, hub = _running(), hubs.running()
+    tracker = health(client) if client else {"status": "starting"}
+    url = client.url if client else (hub.launcher if hub else "")
     if as_json:
         state = read_state(default_home()) or {}
-        print_json({"url": client.url, "mlflow": tracker.get("url"), "pid": state.get("pid")})
+        told = {"url": url, "mlflow": tracker.get("url"), "pid": state.get("pid")}
+        print_json(told | ({"hub": hub.url} if hub else {}))
+        return FINE
+    if hub:
+        print(f"The hub is running already: {hub.url}; the launcher at {url}, {tracker_words(tracker)}.")
     else:
-        print(f"A launcher is running already: {client.url}, {_tracker_words(tracker)}.")
-        print(dim("next: slicelift jobs · slicelift down stops it"))
+        print(f"A launcher is running already: {url}, {tracker_words(tracker)}.")
+    print(dim("next: slicelift jobs · slicelift down stops it"))
     return FINE
 
 
@@ -236,68 +190,3 @@ def _tell_down(text: str, *, as_json: bool, stopped: bool) -> None:
         print_json({"stopped": stopped, "message": text})
     else:
         print(text)
-
-
-def _health(client: Client) -> dict[str, Any]:
-    """The tracker's state; a launcher too busy to answer counts as starting."""
-    try:
-        tracker = client.health()["tracker"]
-    except Unavailable:
-        return {"status": "starting", "url": ""}
-    return tracker if isinstance(tracker, dict) else {}
-
-
-def _tracker_words(tracker: dict[str, Any]) -> str:
-    status = tracker.get("status")
-    if status == "up":
-        return f"MLflow at {tracker.get('url')}"
-    if status == "none":
-        return "no MLflow"
-    return f"MLflow is {status}; what it misses it gets when it answers"
-
-
-def _active(client: Client | None) -> list[RunView]:
-    """Runs that are not over; none can be known without a launcher, or of one that writes them otherwise."""
-    if client is None:
-        return []
-    try:
-        return client.jobs(status=_ACTIVE, limit=100)
-    except (SliceliftError, LookupError, TypeError, ValueError):
-        return []
-
-
-def _fate(active: list[RunView], keep_jobs: bool) -> str:
-    if not active:
-        return "No job was running."
-    names = ", ".join(f"{view.run_id} ({view.name})" for view in active[:5])
-    more = f" and {len(active) - 5} more" if len(active) > 5 else ""
-    if keep_jobs:
-        return (
-            f"{plural(len(active), 'job')} left to go on: {names}{more}; the next `slicelift up` finds them."
-        )
-    return f"{plural(len(active), 'job')} ended: {names}{more}. Once it is up again: slicelift retry RUN."
-
-
-def _gone(client: Client) -> bool:
-    """Whether the launcher has let go of its home, waited for."""
-    from slicelift.launcher_client import default_home, read_state
-
-    until = time.monotonic() + _DOWN_SECONDS
-    while time.monotonic() < until:
-        state = read_state(default_home())
-        if state is None or state.get("url") != client.url:
-            return True
-        time.sleep(_POLL_SECONDS)
-    return False
-
-
-def _pid(child: Child | None) -> int | None:
-    return child.pid if child else None
-
-
-def _program() -> str:
-    """The command as the user can type it here: by name if the PATH has it, else by its path."""
-    given = sys.argv[0]
-    if shutil.which("slicelift"):
-        return "slicelift"
-    return os.path.relpath(given) if given.endswith("slicelift") else f"{sys.executable} -m slicelift"

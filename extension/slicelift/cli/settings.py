@@ -10,8 +10,9 @@ import click
 
 from slicelift.cli.access import connect, json_option
 from slicelift.cli.outcomes import FAILED, FINE
-from slicelift.cli.printing import plural, print_json
+from slicelift.cli.printing import print_json
 from slicelift.errors import UserError
+from slicelift.figures import plural
 
 if TYPE_CHECKING:
     from slicelift_profiles import Fault

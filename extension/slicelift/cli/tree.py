@@ -42,8 +42,9 @@ COMMANDS: dict[str, Entry] = {
     "models": _entry(_RESULTS, "results:models", "List registered model versions, set an alias."),
     "secrets": _entry(_SETUP, "settings:secrets", "Keep values that jobs need and nobody should read."),
     "profiles": _entry(_SETUP, "settings:profiles", "Check the file of spawner profiles."),
-    "up": _entry(_SETUP, "service:up", "Start the launcher and MLflow; Ctrl-C stops them."),
-    "down": _entry(_SETUP, "service:down", "Stop a launcher that runs in the background."),
+    "up": _entry(_SETUP, "service:up", "Start hub, launcher and MLflow; Ctrl-C stops them."),
+    "down": _entry(_SETUP, "service:down", "Stop them from elsewhere."),
+    "hub": _entry(_SETUP, "people:people", "Say who may sign in to the hub."),
 }
 
 

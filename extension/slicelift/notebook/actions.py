@@ -18,7 +18,7 @@ from slicelift.notebook.walk import Outcome, Unit, Walk
 
 _DISPLAY_CELLS = frozenset({"html", "HTML", "svg", "SVG", "javascript", "js", "latex", "markdown", "timeit"})
 _CELL_ONLY = (Policy.CAPTURE, Policy.FILE)
-_LINE_ONLY = (Policy.ENVIRONMENT, Policy.FOLDER, Policy.RUN, Policy.PACKAGES)
+_LINE_ONLY = (Policy.ENVIRONMENT, Policy.FOLDER, Policy.RUN, Policy.PACKAGES, Policy.PROMOTE)
 _PRUN_VALUES = ("-l", "-s", "-T", "-D")
 
 
@@ -62,6 +62,10 @@ def value(walk: Walk, magic: Magic) -> str:
         name = magic.line.strip()
         walk.note("magic-env", magic.place, message=f"%env {name} reads the variable {name}.")
         return f"_slicelift_os.environ[{name!r}]"
+    if magic.name == "promote" and magic.body is None:
+        _promotes(walk, magic)
+        # the facade of a job gives a run that is over, so that `run.wait()` below does not break
+        return '__import__("slicelift").promote()'
     reason = _reason(magic)
     refused(
         walk, magic, reason=f"its result is used, and {reason}", fix=WAY_ON.get(magic.name, _way_on(magic))
@@ -262,12 +266,19 @@ def _nothing(walk: Walk, magic: Magic) -> list[str]:
     return _kept(magic)
 
 
+def _promotes(walk: Walk, magic: Magic) -> list[str]:
+    message = f"{magic.told} does nothing in the job: otherwise each rank would promote the notebook again."
+    walk.note("promotes-itself", magic.place, message=message)
+    return _kept(magic)
+
+
 _PLAIN: dict[Policy, Callable[[Walk, Magic], list[str]]] = {
     Policy.ENVIRONMENT: _environment,
     Policy.FOLDER: _folder,
     Policy.FILE: _file,
     Policy.PACKAGES: _packages,
     Policy.NOTHING: _nothing,
+    Policy.PROMOTE: _promotes,
     Policy.SHELL: _refuse,
     Policy.REFUSE: _refuse,
 }

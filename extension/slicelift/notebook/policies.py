@@ -19,6 +19,7 @@ class Policy(StrEnum):
     RUN = "run"
     PACKAGES = "packages"
     NOTHING = "nothing"
+    PROMOTE = "promote"
     SHELL = "shell"
     REFUSE = "refuse"
 
@@ -56,6 +57,7 @@ _POLICIES: dict[str, Policy] = {
     **dict.fromkeys(_SHELL.split(), Policy.SHELL),
     **dict.fromkeys(_REFUSE.split(), Policy.REFUSE),
     "capture": Policy.CAPTURE,
+    "promote": Policy.PROMOTE,
     "cd": Policy.FOLDER,
     "run": Policy.RUN,
 }
@@ -88,10 +90,10 @@ def policy_of(name: str) -> Policy:
 
 
 def is_line_magic(name: str) -> bool:
-    """True when IPython knows `%name` out of the box, which is what automagic goes by."""
+    """True for a line magic of IPython's own, or of ours, which is what automagic goes by."""
     return name in _POLICIES and name not in _CELL_ONLY.split() and name != "!!"
 
 
 def is_known(name: str) -> bool:
-    """True for a magic of IPython or ipykernel themselves."""
+    """True for a magic of IPython or ipykernel themselves, or of ours."""
     return name in _POLICIES

@@ -148,7 +148,7 @@ def _checked(transformed: Transformed, *, python: str, overrides: Mapping[str, A
 
 def _local(transformed: Transformed, view: View, *, known: Parameters | None) -> list[Finding]:
     """The findings that need no interpreter."""
-    return [
+    found = [
         *transformed.notebook.findings,
         *transformed.findings,
         *_awaits(transformed.pieces),
@@ -156,8 +156,11 @@ def _local(transformed: Transformed, view: View, *, known: Parameters | None) ->
         *check_futures(view),
         *check_habits(view),
         *check_files(view, root=transformed.root, written=transformed.files),
-        *check_order([transformed.notebook.cells[index] for index in transformed.selected]),
     ]
+    # a cell that promotes the notebook is run last and again, wherever it stands
+    own = {finding.cell for finding in found if finding.code == "promotes-itself" and not finding.file}
+    ordered = [transformed.notebook.cells[index] for index in transformed.selected if index not in own]
+    return [*found, *check_order(ordered)]
 
 
 def _script(findings: Sequence[Finding], transformed: Transformed) -> Script | None:

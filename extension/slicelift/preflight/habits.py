@@ -33,10 +33,11 @@ _SHOWING = frozenset(
         "ipywidgets.interact_manual",
     }
 )
+_OF_SESSION = frozenset({"slicelift.promote", "slicelift.show", "slicelift.jobs"})
 
 
 def check_habits(view: View) -> list[Finding]:
-    """Devices by number, questions to the user, widgets, a tracking address of one's own."""
+    """Devices by number, questions to the user, widgets, a tracking address of one's own, our session's calls."""
     own = bound_names(view.tree.body) - set(view.aliases)
     return list(dict.fromkeys(_all(view, own)))
 
@@ -68,6 +69,9 @@ def _call(view: View, node: ast.Call, *, name: str) -> Iterator[Finding]:
         yield _asked(view, node, name=_ASKING[name])
     elif name in _SHOWING:
         yield _shown(view, node.func)
+    elif name in _OF_SESSION:
+        message = f"{name}() is a call of a session: it does nothing in the job."
+        yield view.finding("promotes-itself", Severity.NOTE, node=node, message=message)
     elif name in ("mlflow.set_tracking_uri", "mlflow.tracking.set_tracking_uri"):
         argument = node.args[0] if node.args else node.keywords[0].value if node.keywords else None
         if argument is not None and text_of(argument, known=view.constants, folder=view.folder) is not None:

@@ -25,6 +25,7 @@ from slicelift.runtime.launch import GRACE_SECONDS, gang_environment, gang_varia
 from slicelift.runtime.link import Link
 from slicelift.runtime.mlflow_loopback import Loopback
 from slicelift.runtime.mounts import enter_namespace
+from slicelift.runtime.seat import Seat, take
 from slicelift.runtime.shipping import Report, Shipper, say
 from slicelift.runtime.supervision import LEFTOVER_SECONDS, Gang, free_bytes
 from slicelift.runtime.verdict import Verdict, cancelled, data_changed, fault, judge
@@ -42,13 +43,14 @@ class Interrupted(BaseException):
 class Agent:
     """One attempt, from the request in agent.json to delivered.json."""
 
-    def __init__(self, folder: AttemptFolder, *, isolated: bool) -> None:
+    def __init__(self, folder: AttemptFolder, *, mounts: bool, seat: Seat | None = None) -> None:
         self._folder = folder
         self._request = read_object(folder.request)
         self._spec = from_dict(JobSpec, self._request["spec"])
         self._cache = Path(str(self._request["cache"]))
         self._patience_seconds = float(self._request.get("patience_seconds", PATIENCE_SECONDS))
-        self._isolated = isolated
+        self._mounts = mounts
+        self._seat = seat
         self._link = Link(self._request)
         self._bulk = Link(self._request, timeout_seconds=_UPLOAD_SECONDS)
         self._report = Report()
@@ -56,8 +58,12 @@ class Agent:
             folder.workspace / self._spec.cwd / "outputs", folder.root / "outputs-before.json"
         )
         self._secrets: dict[str, str] = {}
-        namespace = processes.mount_namespace() if isolated else ""
-        self._gang = Gang(folder, str(self._request["attempt_id"]), mount_namespace=namespace)
+        self._gang = Gang(
+            folder,
+            str(self._request["attempt_id"]),
+            mount_namespace=_namespace(mounts=mounts, seat=seat),
+            seat=seat,
+        )
         self._shipper: Shipper | None = None
         self._watch: Watch | None = None
         self._ended = 0
@@ -150,7 +156,7 @@ class Agent:
             self._cache,
             self._folder,
             secrets=self._secrets,
-            mounts=self._isolated,
+            mounts=self._mounts,
             say=self._tell,
         )
 
@@ -203,6 +209,7 @@ class Agent:
             str(self._request["attempt_id"]),
             str(self._request["run_id"]),
             experiment=self._spec.experiment or "slicelift",
+            listener=self._seat.listener if self._seat else None,
         )
 
     def _environment(self, loopback: Loopback) -> dict[str, str]:
@@ -280,10 +287,11 @@ def main(arguments: list[str]) -> None:
     os.chdir(folder.root)
     # a cancel that comes before its handler stands is found in cancel.json
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    isolated = not delivering and enter_namespace()
-    _introduce(folder, isolated=isolated)
+    seat = take(os.environ)
+    mounts = not delivering and enter_namespace()
+    _introduce(folder, mount_namespace=_namespace(mounts=mounts, seat=seat))
     processes.become_subreaper()
-    agent = Agent(folder, isolated=isolated)
+    agent = Agent(folder, mounts=mounts, seat=seat)
     if delivering:
         agent.deliver_instead()
     else:
@@ -300,7 +308,14 @@ def _be_the_only_one(folder: AttemptFolder) -> int | None:
     return None
 
 
-def _introduce(folder: AttemptFolder, *, isolated: bool) -> None:
+def _namespace(*, mounts: bool, seat: Seat | None) -> str:
+    """The mount namespace in which nothing but this job's processes lives, "" when there is none."""
+    if seat is not None:
+        return seat.mount_namespace
+    return processes.mount_namespace() if mounts else ""
+
+
+def _introduce(folder: AttemptFolder, *, mount_namespace: str) -> None:
     own = processes.look(os.getpid())
     write_json(
         folder.agent,
@@ -308,7 +323,7 @@ def _introduce(folder: AttemptFolder, *, isolated: bool) -> None:
             "pid": os.getpid(),
             "start_time": own.start_time if own else 0,
             "boot_id": processes.boot_id(),
-            "mount_namespace": processes.mount_namespace() if isolated else "",
+            "mount_namespace": mount_namespace,
         },
     )
 

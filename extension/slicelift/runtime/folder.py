@@ -1,6 +1,7 @@
 """The folder of an attempt: names of its files, and how a file in it is written so that a crash leaves no half.
 
-The layout is in docs/architecture.md. Everything that two processes read goes through here.
+The layout is in docs/architecture.md. Everything that two processes read goes through here. The folder may belong to
+another user than the one who reads it as root: no link in it is followed, and nothing but a plain file is opened.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +18,10 @@ from pathlib import Path
 from typing import Any
 
 _RESERVE_BYTES = 64 * 1024
+# the largest file that is read whole; what a job tells of itself is far smaller
+_READ_BYTES = 32 * 1024 * 1024
+# a link is not followed, and a pipe that somebody put there does not block
+CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,16 @@ class AttemptFolder:
     def exit(self) -> Path:
         """How the attempt ended; once there it never changes."""
         return self.root / "exit.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held while the attempt is started or settled; beside the folder, where the job's user cannot hold it."""
+        return self.root.with_name(f".{self.root.name}.lock")
+
+    @property
+    def record(self) -> Path:
+        """Whose attempt it is, `{owner}`, where it runs as another user; beside the folder, which that user can write to."""
+        return self.root.with_name(f".{self.root.name}.json")
 
     @property
     def state(self) -> Path:
@@ -98,7 +114,7 @@ class AttemptFolder:
     def reserve(self) -> None:
         """Set aside the space that `write_last` needs on a full disk. Raises OSError when it is full now."""
         for reserve in self._reserves():
-            handle = os.open(reserve, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            handle = os.open(reserve, os.O_CREAT | os.O_WRONLY | CAREFUL, 0o600)
             try:
                 os.posix_fallocate(handle, 0, _RESERVE_BYTES)
             finally:
@@ -118,11 +134,19 @@ class AttemptFolder:
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o600) -> None:
-    """Write by rename, flushed to disk first: a reader sees the old file or the whole new one."""
+    """Write by rename, flushed to disk first: a reader sees the old file or the whole new one.
+
+    What root writes belongs to whom the folder belongs.
+    """
     # two writers of one file (an agent and a backend) must not share a temporary name
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with suppress(FileNotFoundError):
+        temporary.unlink()
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | CAREFUL, mode)
     try:
+        if os.geteuid() == 0:
+            parent = path.parent.stat()
+            os.fchown(handle, parent.st_uid, parent.st_gid)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             json.dump(value, stream)
             stream.flush()
@@ -135,10 +159,15 @@ def write_json(path: Path, value: Any, *, mode: int = 0o600) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file, or None when it is absent, unreadable or not JSON."""
+    """The content of a JSON file, or None when it is absent, unreadable, too large or not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        handle = os.open(path, os.O_RDONLY | CAREFUL)
+        with os.fdopen(handle, "rb") as stream:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _READ_BYTES:
+                return None
+            return json.loads(stream.read(_READ_BYTES))
+    except (OSError, ValueError, RecursionError):
         return None
 
 
@@ -150,7 +179,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def try_lock(path: Path) -> int | None:
     """Take an exclusive lock held until the returned descriptor is closed; None when another holds it."""
-    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | CAREFUL, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -162,7 +191,7 @@ def try_lock(path: Path) -> int | None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path`, waiting for it; it is freed by the kernel when the process dies."""
-    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | CAREFUL, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -174,7 +203,11 @@ def lock_is_held(path: Path) -> bool:
     """True while some process holds the lock."""
     if not path.exists():
         return False
-    handle = try_lock(path)
+    try:
+        handle = try_lock(path)
+    except OSError:
+        # what lies there was not put there by us
+        return False
     if handle is None:
         return True
     os.close(handle)

@@ -29,6 +29,9 @@ _NAMES = {
 }
 
 
+_PLAIN = {"PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "SSL_CERT_FILE"}
+
+
 def gang_command(spec: JobSpec, folder: AttemptFolder) -> list[str]:
     """How the gang is started, in the kernel's interpreter; `-P` keeps the notebook's folder from shadowing us."""
     script = folder.workspace / spec.script
@@ -64,6 +67,15 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in environment.items()
         if name not in _NAMES and not name.startswith(_PRIVATE)
+    }
+
+
+def plain(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of the launcher's environment that another user's job may see: nothing that could be a key of an admin's."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _PLAIN or name.startswith(("LC_", "OMP_", "NCCL_", "NVIDIA_"))
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
@@ -49,8 +50,12 @@ class Loopback:
         *,
         experiment: str = "slicelift",
         patience_seconds: float = PATIENCE_SECONDS,
+        listener: socket.socket | None = None,
     ) -> None:
-        """`launcher_url` is asked before each call, since a restarted launcher may listen elsewhere."""
+        """`launcher_url` is asked before each call, since a restarted launcher may listen elsewhere.
+
+        `listener` listens already, perhaps on another loopback than ours; without it we open our own.
+        """
         self._spool = Spool(spool_dir, rank=0)
         self._run = JobRun(run_id, experiment=experiment, spool=self._spool)
         self._forward = Forward(
@@ -58,11 +63,12 @@ class Loopback:
         )
         # other users of the machine can reach the port, but not guess this
         self._prefix = f"/{secrets.token_urlsafe(12)}"
+        self._listener = listener
         self._server: _Server | None = None
 
     def start(self) -> str:
         """Listen on a free port; the address to put into MLFLOW_TRACKING_URI."""
-        self._server = _Server(self._prefix, Desk(self._run, self._forward))
+        self._server = _Server(self._prefix, Desk(self._run, self._forward), self._listener)
         threading.Thread(target=self._server.serve_forever, name="mlflow-loopback", daemon=True).start()
         return self.url
 
@@ -147,10 +153,15 @@ class _Server(ThreadingHTTPServer):
     # the client opens a connection per call, and several threads may log at once
     request_queue_size = 128
 
-    def __init__(self, prefix: str, desk: Desk) -> None:
+    def __init__(self, prefix: str, desk: Desk, listener: socket.socket | None) -> None:
         self.prefix = prefix
         self.desk = desk
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=listener is None)
+        if listener is not None:
+            self.socket.close()
+            self.socket = listener
+            self.server_address = listener.getsockname()
+            self.server_name, self.server_port = "127.0.0.1", int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hung up is no news; the agent's log is for the user."""

@@ -43,13 +43,17 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """How to recognise an attempt's processes. `spare` are pids that are never counted or killed."""
+    """How to recognise an attempt's processes. `spare` are pids that are never counted or killed.
+
+    With a `uid` only that user's processes count: what a user wrote into a folder of theirs must not lead to others'.
+    """
 
     attempt_id: str
     agent: tuple[int, int] | None = None
     known: frozenset[tuple[int, int]] = frozenset()
     mount_namespace: str = ""
     spare: frozenset[int] = field(default_factory=frozenset)
+    uid: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +83,15 @@ def alive(key: tuple[int, int] | None) -> bool:
     """True while exactly this process lives; a zombie is dead."""
     found = look(key[0]) if key else None
     return found is not None and found.key == key
+
+
+def user_of(pid: int) -> int | None:
+    """The real uid of a process, None when there is none."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Uid:")), None)
 
 
 def boot_id() -> str:
@@ -134,7 +147,8 @@ def find(tree: Tree) -> list[Process]:
     if tree.agent and tree.agent[0] in everyone and everyone[tree.agent[0]].key == tree.agent:
         roots.add(tree.agent[0])
     roots |= _marked(everyone, tree.attempt_id) | _inhabitants(everyone, tree)
-    return [everyone[pid] for pid in sorted(_with_descendants(everyone, roots)) if pid not in spare]
+    found = [everyone[pid] for pid in sorted(_with_descendants(everyone, roots)) if pid not in spare]
+    return [process for process in found if tree.uid is None or user_of(process.pid) == tree.uid]
 
 
 def end(

@@ -15,6 +15,7 @@ from slicelift.runtime import processes
 from slicelift.runtime.folder import AttemptFolder, read_object, write_json
 from slicelift.runtime.launch import gang_command
 from slicelift.runtime.processes import Ending, Process, Tree
+from slicelift.runtime.seat import Seat
 
 POLL_SECONDS = 0.05
 _NOTE_SECONDS = 1.0
@@ -23,23 +24,29 @@ LEFTOVER_SECONDS = 2.0
 
 
 class Gang:
-    """Starts torch.distributed.run (or the one rank) below this process, and ends all that descends from it."""
+    """Starts torch.distributed.run (or the one rank) below this process, and ends all that descends from it.
 
-    def __init__(self, folder: AttemptFolder, attempt_id: str, *, mount_namespace: str) -> None:
+    In `seat`, if there is one, else where this process itself stands.
+    """
+
+    def __init__(
+        self, folder: AttemptFolder, attempt_id: str, *, mount_namespace: str, seat: Seat | None = None
+    ) -> None:
         self._folder = folder
         self._tree = Tree(attempt_id=attempt_id, agent=_own_key(), mount_namespace=mount_namespace)
-        self._child: subprocess.Popen[bytes] | None = None
+        self._seat = seat
+        self._child: subprocess.Popen[bytes] | Seat | None = None
         self._noted = 0.0
         self._seen: set[tuple[int, int]] = set()
 
     def start(self, spec: JobSpec, environment: dict[str, str]) -> None:
         """Start it; its own output goes where the agent's goes. Raises OSError when that is impossible."""
-        self._child = subprocess.Popen(
-            gang_command(spec, self._folder),
-            cwd=self._folder.workspace / spec.cwd,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-        )
+        command, folder = gang_command(spec, self._folder), self._folder.workspace / spec.cwd
+        if self._seat is not None:
+            self._seat.start(command, folder=folder, environment=environment)
+            self._child = self._seat
+            return
+        self._child = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL)
 
     def wait(self, *, interrupted: Callable[[], bool], note: Callable[[], None]) -> int | None:
         """The exit code once it ended by itself, None as soon as `interrupted`. Calls `note` about once a second."""
@@ -73,7 +80,7 @@ class Gang:
                 found.append({"rank": int(told["rank"]), "pid": key[0], "state": state})
         return found
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> subprocess.Popen[bytes] | Seat:
         if self._child is None:
             raise RuntimeError("start() comes first")
         return self._child

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from slicelift.models import DataRef, Environment, Script, Snapshot
+from slicelift.notebook.outputs import without_outputs
 from slicelift.snapshot import code, data
 from slicelift.snapshot.data import DataProof
 from slicelift.snapshot.project import Candidate, Project, find_project, init_project, refuse_credentials
@@ -44,15 +45,15 @@ def take(
 ) -> Snapshot:
     """The snapshot of a notebook's project as it is on disk now. Idempotent; sends nothing.
 
-    `notebook_bytes` is what lands in the tree for the notebook, whatever the disk says meanwhile. The code
-    and the proof of the data go on at the same time, after names and sizes have passed. `on_proof` hears
+    `notebook_bytes`, without its outputs, is what lands in the tree for the notebook, whatever the disk says
+    meanwhile. The code and the proof of the data go on at the same time, after names and sizes have passed. `on_proof` hears
     of the proof (its share of the time, and secrets that stay behind). Raises the errors of `find_project`,
     `survey.look`, `code.write` and `data.check`; of two, the code's.
     """
     found = project or find_project(notebook_path)
     notebook = found.relative(notebook_path)
     lock = environment.lock.encode()
-    extra = {notebook: notebook_bytes, code.LOCK: lock}
+    extra = {notebook: without_outputs(notebook_bytes), code.LOCK: lock}
     with code.drafting(found, limit_bytes=limit_bytes) as draft, ThreadPoolExecutor(1) as worker:
         # the proof stays in this thread: DVC's SQLite handles belong to the thread that opened them
         writing = worker.submit(code.write, draft, script=script, extra_files=extra)

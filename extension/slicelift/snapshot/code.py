@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slicelift.errors import SliceliftError
+from slicelift.errors import SliceliftError, UserError
 from slicelift.models import Script, SnapshotFile, to_dict
+from slicelift.notebook.outputs import without_outputs
 from slicelift.snapshot import git
 from slicelift.snapshot.digests import sha256_of
 from slicelift.snapshot.project import IDENTITY, Project
@@ -151,11 +152,23 @@ def _store(root: Path, ours: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _dirty(draft: Draft, *, ours: Mapping[str, bytes]) -> bool:
-    """True when a file that travels differs from HEAD, or one of HEAD's is gone."""
+    """True when a file that travels differs from HEAD, or one of HEAD's is gone.
+
+    A notebook of which HEAD holds the same cells with other outputs does not differ.
+    """
     command = ("diff-index", "--cached", "--name-only", "--no-renames", "-z", draft.project.head)
     changed = set(git.records(git.run(draft.project.root, *command, index=draft.index)))
     kept_out = draft.survey.excluded - ours.keys()
-    return any(path not in kept_out and not path.startswith(f"{OURS}/") for path in changed)
+    changed = {path for path in changed - kept_out if not path.startswith(f"{OURS}/")}
+    return any(path not in ours or not _as_in_head(draft.project, path, ours[path]) for path in changed)
+
+
+def _as_in_head(project: Project, path: str, content: bytes) -> bool:
+    try:
+        committed = git.run(project.root, "cat-file", "blob", f"{project.head}:{path}")
+    except UserError:
+        return False
+    return without_outputs(committed) == content
 
 
 def _held(project: Project, ref: str, tree: str) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import secrets
 import signal
 import sys
@@ -17,21 +16,32 @@ from typing import Any
 from slicelift._version import __version__
 from slicelift.errors import SliceliftError
 from slicelift.launcher_client import default_home
+from slicelift.tracking_account import make_password
 from sqlalchemy.exc import SQLAlchemyError
 from tornado.httpserver import HTTPServer
 from tornado.web import Application as WebApplication
-from traitlets import Bool, Dict, Enum, Float, Int, List, Unicode
+from traitlets import Bool, Dict, Enum, Float, Int, List, Unicode, default
 from traitlets.config import Application
-from traitlets.utils.importstring import import_item
 
+from slicelift_hub import inventory
 from slicelift_hub.launcher.assembly import Settings, assemble
+from slicelift_hub.launcher.backend import make_backend
 from slicelift_hub.launcher.chores import start_chores
-from slicelift_hub.launcher.daemon import LOOPBACK, Home, Identity, listen
+from slicelift_hub.launcher.daemon import (
+    HANDOVER_SECONDS,
+    LOCK_SECONDS,
+    LOOPBACK,
+    Home,
+    Identity,
+    ask_to_leave,
+    listen,
+)
 from slicelift_hub.launcher.dispatch import Pace
 from slicelift_hub.launcher.handler import UnknownHandler
+from slicelift_hub.launcher.hub_tokens import HubAccess
 from slicelift_hub.launcher.routes import make_routes
 from slicelift_hub.launcher.services import Services
-from slicelift_hub.leases import make_inventory
+from slicelift_hub.leases import Item, make_inventory
 
 _log = logging.getLogger(__name__)
 _THREADS = 32
@@ -51,20 +61,49 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
     slots = Int(0, help="How many workers may run at once. 0: the number of cores, at least 2.").tag(
         config=True
     )
-    gpus = Int(-1, help="How many whole GPUs may be given out. -1: as many as the system shows.").tag(
-        config=True
-    )
+    inventory = Unicode(
+        "auto",
+        help="Which slices and GPUs there are: `auto` (NVML, else one simulated H100), `nvml`, `simulated`, `none`, or "
+        "the path of a declared inventory (docs/profiles.md).",
+    ).tag(config=True)
+    gpus = Int(-1, help="How many whole GPUs may be given out. -1: as the inventory says.").tag(config=True)
     slices = List(
         Dict(),
-        help="Slices that may be given out: `{'name': '1g.10gb', 'uuid': 'MIG-...'}`; without uuid a simulated one.",
+        help="Slices in place of the inventory's: `{'name': '1g.10gb', 'uuid': 'MIG-...'}`; without uuid a simulated one.",
     ).tag(config=True)
     queues = List(Unicode(), ["default"], help="Names of the queues that jobs may ask for.").tag(config=True)
     tracker = Enum(["mlflow", "none"], "mlflow", help="Where runs are told to, beside the ledger.").tag(
         config=True
     )
     tracker_port = Int(0, help="Port of the MLflow server on 127.0.0.1. 0: any free one.").tag(config=True)
+    tracker_auth = Bool(
+        help="Let MLflow ask everyone who they are, and give each owner an account of their own. Default: under a hub."
+    ).tag(config=True)
     backend_class = Unicode("slicelift.backends.local.Local", help="What runs jobs.").tag(config=True)
+    isolation = Enum(
+        ["auto", "always", "never"],
+        "auto",
+        help="Run each owner's jobs as a user of the system of their own (docs/isolation.md). `auto`: under a hub that "
+        "was started as root; `always`: or do not start.",
+    ).tag(config=True)
+    gang_network = Enum(
+        ["own", "host"],
+        "own",
+        help="The network of isolated ranks: `own` is loopback among themselves; `host` lets jobs download, and others "
+        "reach the ports that ranks open.",
+    ).tag(config=True)
+    visible = List(
+        Unicode(),
+        help="Folders that isolated jobs see read-only although their own user cannot come there: kernels' environments "
+        "below /root, say.",
+    ).tag(config=True)
     keep_jobs = Bool(False, help="Let jobs go on when the launcher is stopped by a signal.").tag(config=True)
+    hub = Bool(
+        # a session of a hub has its other variables too, but not this one
+        "JUPYTERHUB_SERVICE_NAME" in os.environ,
+        help="Serve the users of the JupyterHub that manages this service; jobs go on when a signal stops it. Set by "
+        "the hub's environment too.",
+    ).tag(config=True)
     log_retention_days = Float(30, help="How long logs are kept.").tag(config=True)
     keep_attempt_seconds = Float(3600, help="How long folders of ended attempts are kept.").tag(config=True)
     snapshot_limit_bytes = Int(2 * 1024**3, help="The largest snapshot taken in.").tag(config=True)
@@ -85,7 +124,12 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
     }
     flags = {  # noqa: RUF012
         "keep-jobs": ({"Launcher": {"keep_jobs": True}}, "Let jobs go on when the launcher is stopped."),
+        "hub": ({"Launcher": {"hub": True}}, "Serve the users of the hub that started this service."),
     }
+
+    @default("tracker_auth")  # type: ignore[untyped-decorator]
+    def _default_tracker_auth(self) -> bool:
+        return bool(self.hub)
 
     def start(self) -> None:
         """Serve until stopped. Raises `SliceliftError` when it cannot come up."""
@@ -96,7 +140,10 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
         # one line per call would be twenty a second per job
         for name in ("httpx", "tornado.access"):
             logging.getLogger(name).setLevel(logging.WARNING)
-        with Home(Path(self.home) if self.home else default_home()) as home:
+        root = Path(self.home) if self.home else default_home()
+        if self.hub:
+            ask_to_leave(root)
+        with Home(root, patience=HANDOVER_SECONDS if self.hub else LOCK_SECONDS) as home:
             self.load_config_file("launcher_config", path=str(home.root))
             asyncio.run(self._serve(home))
 
@@ -109,7 +156,12 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="launcher")
         services = await self._assemble(home, identity, port=port, pool=pool, ending=ending)
         server = HTTPServer(
-            WebApplication(make_routes(), default_handler_class=UnknownHandler, services=services)
+            WebApplication(
+                make_routes(services.hub.prefix if services.hub else ""),
+                default_handler_class=UnknownHandler,
+                services=services,
+                cookie_secret=make_password(identity.key, "cookies"),
+            )
         )
         self._hear_signals(services)
         try:
@@ -141,15 +193,24 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
             url=f"http://{LOOPBACK}:{port}",
             token=identity.token,
             key=identity.key,
-            inventory=make_inventory(slots=self._slots(), gpus=self._gpus(), slices=self.slices),
+            inventory=self._items(home),
             queues=tuple(self.queues),
             tracker=self.tracker,
             tracker_port=self.tracker_port,
             snapshot_limit_bytes=self.snapshot_limit_bytes,
             upload_limit_bytes=self.upload_limit_bytes,
             pace=Pace(poll=self.poll_seconds, unknown=self.unknown_seconds),
+            hub=HubAccess.of_environment(os.environ) if self.hub else None,
+            tracker_auth=self.tracker_auth,
         )
-        backend = import_item(self.backend_class)(home=home.root)
+        backend = make_backend(
+            self.backend_class,
+            home.root,
+            apart=self.isolation,
+            under_hub=self.hub,
+            network=self.gang_network,
+            visible=self.visible,
+        )
         return await assemble(home.root, settings, backend=backend, pool=pool, stop=stop)
 
     async def _come_up(
@@ -171,7 +232,8 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
     def _hear_signals(self, services: Services) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, services.stop, self.keep_jobs)
+            # a hub that is restarted must not end jobs; who ends the whole says so by /shutdown
+            loop.add_signal_handler(number, services.stop, self.keep_jobs or self.hub)
 
     async def _end_jobs(self, services: Services, *, keep_jobs: bool) -> None:
         _log.info("Stopping%s.", "; jobs go on" if keep_jobs else "")
@@ -184,10 +246,13 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
     def _slots(self) -> int:
         return int(self.slots or max(2, len(os.sched_getaffinity(0))))
 
-    def _gpus(self) -> int:
-        if self.gpus >= 0:
-            return int(self.gpus)
-        return sum(1 for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
+    def _items(self, home: Home) -> list[Item]:
+        found = inventory.configured(self.inventory, slices=self.slices, gpus=self.gpus)
+        inventory.publish(home.root, found)
+        for note in found.notes:
+            _log.info("%s", note)
+        gpus = [gpu.index for gpu in found.gpus]
+        return make_inventory(slots=self._slots(), gpus=gpus, slices=found.entries())
 
 
 async def _go_down(home: Home, services: Services, *, server: HTTPServer) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from slicelift.backends.base import Backend
+from slicelift.tracking_account import make_password
 
-from slicelift_hub.launcher.auth import AttemptTokens, LocalToken, whoami
+from slicelift_hub.launcher.auth import AttemptTokens, Authenticator, LocalToken, whoami
 from slicelift_hub.launcher.dispatch import Dispatch, Pace
 from slicelift_hub.launcher.events import Announcer, Broker
+from slicelift_hub.launcher.hub_tokens import HubAccess, HubTokens
 from slicelift_hub.launcher.ingest import Ingest
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_rows import AttemptRow
@@ -45,6 +47,8 @@ class Settings:
     snapshot_limit_bytes: int
     upload_limit_bytes: int
     pace: Pace
+    hub: HubAccess | None = None
+    tracker_auth: bool = False
 
 
 async def assemble(
@@ -90,7 +94,7 @@ async def assemble(
         limits=Limits(upload_bytes=settings.upload_limit_bytes),
         pool=pool,
         backend_pool=backend_pool,
-        authenticators=(LocalToken(settings.token, owner=whoami()), AttemptTokens(ledger.attempt_of_token)),
+        authenticators=_make_authenticators(settings, ledger),
         ledger=ledger,
         store=store,
         vault=Vault(store),
@@ -103,7 +107,14 @@ async def assemble(
         policy=Policy(pools=pools, queues=settings.queues),
         tracker=tracker,
         stop=stop,
+        hub=settings.hub,
     )
+
+
+def _make_authenticators(settings: Settings, ledger: Ledger) -> tuple[Authenticator, ...]:
+    """The hub last: what the others know need not be asked of it."""
+    own = (LocalToken(settings.token, owner=whoami()), AttemptTokens(ledger.attempt_of_token))
+    return (*own, HubTokens(settings.hub)) if settings.hub else own
 
 
 def _make_tracker(
@@ -111,7 +122,14 @@ def _make_tracker(
 ) -> Tracker:
     if settings.tracker == "none":
         return NoTracker()
-    return MlflowTracker(home, ledger, port=settings.tracker_port, blob_path=store.blob_path, changed=changed)
+    return MlflowTracker(
+        home,
+        ledger,
+        port=settings.tracker_port,
+        blob_path=store.blob_path,
+        changed=changed,
+        secret=make_password(settings.key, "tracker") if settings.tracker_auth else "",
+    )
 
 
 def _publish_points(

@@ -1,8 +1,8 @@
-"""Who is calling: the user of this launcher, or one attempt of a job.
+"""Who is calling: the user of this launcher, a user of the hub it serves, or one attempt of a job.
 
-An `Authenticator` turns a token into a `Principal`; a launcher has a list of them. Tokens of attempts are derived
-from the launcher's key, so that a submit that was cut off can be repeated with the same token, while the
-ledger keeps a digest only.
+An `Authenticator` turns a token into a `Principal`; a launcher has a list of them (the hub's: `hub_tokens.py`).
+Tokens of attempts are derived from the launcher's key, so that a submit that was cut off can be repeated with
+the same token, while the ledger keeps a digest only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ _REMEMBERED = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """A caller. With `attempt` it is the agent of that attempt, who may make that attempt's calls only."""
+    """A caller. With `attempt` it is the agent of that attempt, who may make that attempt's calls only.
+
+    `operator` is who runs the launcher and may stop it: the holder of the state file's token, never a hub's user.
+    """
 
     owner: str
     attempt: AttemptRow | None = None
+    operator: bool = False
 
 
 class Authenticator(Protocol):
@@ -36,7 +40,10 @@ class Authenticator(Protocol):
         ...
 
     def authenticate(self, token: str) -> Principal | None:
-        """Whose token this is; None when it is none of this kind. May block: called in a worker thread."""
+        """Whose token this is; None when it is none of this kind. May block: called in a worker thread.
+
+        Raises `Denied` for a token that is of this kind and opens nothing here, `Unavailable` when it cannot tell.
+        """
         ...
 
 
@@ -45,7 +52,7 @@ class LocalToken:
 
     def __init__(self, token: str, *, owner: str) -> None:
         self._token = token.encode()
-        self._principal = Principal(owner=owner)
+        self._principal = Principal(owner=owner, operator=True)
 
     def recall(self, token: str) -> Principal | None:
         """See `Authenticator`."""

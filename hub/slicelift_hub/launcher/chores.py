@@ -15,12 +15,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_runs import DELIVERING
 from slicelift_hub.launcher.services import Services, call_in
+from slicelift_hub.sessions import Sessions
 
 CHECKPOINT_SECONDS = 2.0
 # a checkpoint that takes long is made less often, so that it never costs more than this share of the time
 CHECKPOINT_SHARE = 0.05
 TIDY_SECONDS = 60.0
 HOME_SECONDS = 5.0
+SESSIONS_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -58,12 +60,23 @@ def start_chores(
             services.stop(True)
         return HOME_SECONDS
 
+    sessions = Sessions(services.ledger.engine)
+
+    async def look_at_sessions() -> float:
+        # a session that ends gives back a slice in a process of its own, where nobody serves our queue
+        for holder in await services.call(sessions.reconcile):
+            _log.info("The lease of %s is free again: nothing of it lives any more.", holder)
+        if await services.call(services.ledger.queue_length):
+            services.dispatch.wake()
+        return SESSIONS_SECONDS
+
     work: dict[str, Any] = {
         "queue": services.dispatch.run(),
         "news": services.announcer.run(announce),
         "checkpoint": _repeat(checkpoint),
         "tidy": _repeat(tidy),
         "home": _repeat(look_home),
+        "sessions": _repeat(look_at_sessions),
     }
     return [asyncio.create_task(each, name=name) for name, each in work.items()]
 

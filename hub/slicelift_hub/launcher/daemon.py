@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from slicelift.errors import Conflict, SliceliftError
-from slicelift.launcher_client import STATE_FILE, read_state
+from slicelift.launcher_client import STATE_FILE, find, read_state
 from tornado.netutil import bind_sockets
 
 from slicelift_hub.launcher.store import write_file
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8765
+ADDRESS_FILE = "public/address.json"
 LOCK_SECONDS = 3.0
+# another launcher's orderly end, MLflow's included
+HANDOVER_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +38,11 @@ class Identity:
 
 
 class Home:
-    """`SLICELIFT_HOME` of one launcher, 0700. Use as a context: the lock is held inside."""
+    """`SLICELIFT_HOME` of one launcher, 0700. Use as a context: the lock, waited for `patience` s, is held inside."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, patience: float = LOCK_SECONDS) -> None:
         self.root = root.expanduser().absolute()
+        self._patience = patience
         self._lock: int | None = None
 
     def __enter__(self) -> Home:
@@ -52,7 +56,7 @@ class Home:
             raise SliceliftError(
                 "home-unusable", message, "Point SLICELIFT_HOME to a folder of yours."
             ) from error
-        until = time.monotonic() + LOCK_SECONDS
+        until = time.monotonic() + self._patience
         # one that is just ending may hold it for a moment
         while not _locked(self._lock):
             if time.monotonic() > until:
@@ -82,13 +86,27 @@ class Home:
         write_file(self.root / "identity.json", json.dumps(body).encode())
 
     def publish(self, state: dict[str, Any]) -> None:
-        """From here on the launcher is found."""
+        """From here on the launcher is found: by its state file, and by jobs of other users in a file without the token."""
+        address = self.root / ADDRESS_FILE
+        address.parent.mkdir(exist_ok=True)
+        address.parent.chmod(0o755)
+        write_file(address, json.dumps({"url": state["url"]}).encode())
+        address.chmod(0o644)
         write_file(self.root / STATE_FILE, json.dumps(state).encode())
 
     def withdraw(self) -> None:
         """The launcher ends: nobody should find it any more."""
         with suppress(FileNotFoundError):
             (self.root / STATE_FILE).unlink()
+
+
+def ask_to_leave(root: Path) -> None:
+    """Have a launcher stop that somebody started for themselves over this home; its jobs go on, for the next to adopt.
+
+    The hub's own launcher does so: one that was started while it was away would else keep it out.
+    """
+    with suppress(SliceliftError), find(root, any_version=True) as client:
+        client.shutdown(keep_jobs=True)
 
 
 def listen(port: int, *, former: int) -> list[socket.socket]:

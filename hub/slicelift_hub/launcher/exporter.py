@@ -19,6 +19,7 @@ from slicelift import registry, tracking
 from slicelift.errors import SliceliftError, Unavailable
 from slicelift.runtime.mlflow_ids import local_run_id
 from slicelift.tracking import Mlflow, RunGone
+from slicelift.tracking_account import NO_ACCOUNT, Account
 
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_export import ClosingRun, ExportBatch, PendingVersion, TrackedRun
@@ -41,7 +42,8 @@ _RESERVED_TAGS = ("slicelift.", "mlflow.source.", "mlflow.user", "mlflow.parentR
 
 class Exporter:
     """One per launcher. `changed` is called with a run id, from a thread of the exporter, after each step that
-    a user can see (MLflow's run id known, version registered).
+    a user can see (MLflow's run id known, version registered). Each run is told under the account of its owner, so
+    that MLflow gives it to nobody else.
     """
 
     def __init__(
@@ -51,15 +53,17 @@ class Exporter:
         tracker: Callable[[], TrackerState],
         blob_path: Callable[[str, str], Path],
         changed: Callable[[str], None],
+        account_of: Callable[[str], Account] = lambda _owner: NO_ACCOUNT,
     ) -> None:
         self._ledger = ledger
         self._tracker = tracker
         self._blob_path = blob_path
         self._changed = changed
+        self._account_of = account_of
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._client: Mlflow | None = None
-        self._client_url = ""
+        self._clients: dict[str, Mlflow] = {}
+        self._clients_url = ""
         self._client_lock = threading.Lock()
         self._resting: dict[str, float] = {}
         self._faults: dict[str, int] = {}
@@ -74,28 +78,26 @@ class Exporter:
     def stop(self, *, timeout_seconds: float = 5.0) -> None:
         """End, within about `timeout_seconds` even if MLflow hangs. What is left is exported after the next start."""
         self._stopping.set()
-        if self._client is not None:
-            self._client.close()  # wakes a thread that waits for an answer
+        for client in list(self._clients.values()):
+            client.close()  # wakes a thread that waits for an answer
         for thread in self._threads:
             thread.join(timeout_seconds)
 
     def export_runs(self) -> None:
         """One round over runs and points. Raises `Unavailable` when MLflow is away."""
-        mlflow = self._mlflow()
         for run in self._ledger.runs_to_open():
-            self._step(run.run_id, self._open, mlflow, run)
+            self._step(run.run_id, self._open, self._mlflow(run.owner), run)
         for run in self._ledger.runs_to_reopen():
-            self._step(run.run_id, self._reopen, mlflow, run)
-        while not self._stopping.is_set() and self._export_points(mlflow):
+            self._step(run.run_id, self._reopen, self._mlflow(run.owner), run)
+        while not self._stopping.is_set() and self._export_points():
             pass
         for end in self._ledger.runs_to_close():
-            self._step(end.run_id, self._close, mlflow, end)
+            self._step(end.run_id, self._close, self._mlflow(end.owner), end)
 
     def export_models(self) -> None:
         """One round over model versions. Raises `Unavailable` when MLflow is away."""
-        mlflow = self._mlflow()
         for pending in self._ledger.versions_to_register():
-            self._step(pending.run.run_id, self._register, mlflow, pending)
+            self._step(pending.run.run_id, self._register, self._mlflow(pending.run.owner), pending)
 
     def _repeat(self, work: Callable[[], None]) -> None:
         """Run `work` every half second while MLflow is up, less often after a failure; never ends by one."""
@@ -113,12 +115,15 @@ class Exporter:
                     _log.exception("The export to MLflow failed; it is tried again")
             self._stopping.wait(min(_INTERVAL_SECONDS * 2 ** min(failures, 10), _LONGEST_PAUSE_SECONDS))
 
-    def _mlflow(self) -> Mlflow:
-        url = self._tracker().url
+    def _mlflow(self, owner: str) -> Mlflow:
+        """The way to MLflow under an owner's account; one for all where MLflow asks nobody who they are."""
+        url, account = self._tracker().url, self._account_of(owner)
         with self._client_lock:
-            if self._client is None or self._client_url != url:
-                self._client, self._client_url = Mlflow(url), url
-            return self._client
+            if self._clients_url != url:
+                self._clients, self._clients_url = {}, url
+            if account.name not in self._clients:
+                self._clients[account.name] = Mlflow(url, account)
+            return self._clients[account.name]
 
     def _step(self, run_id: str, work: Callable[[Mlflow, _T], None], mlflow: Mlflow, subject: _T) -> None:
         """One step for one run, so that a run that MLflow refuses holds up no other."""
@@ -147,15 +152,16 @@ class Exporter:
         tracking.reopen_run(mlflow, run.mlflow_run_id or "", attempt=run.attempt)
         self._ledger.mark_reopened(run.run_id, run.attempt)
 
-    def _export_points(self, mlflow: Mlflow) -> bool:
+    def _export_points(self) -> bool:
         """The oldest batches, one call per run as far as possible; whether there may be more."""
         batches = self._ledger.batches_to_export(_BATCHES)
         by_run = sorted(batches, key=lambda batch: batch.run_id)  # stable: in order within a run
         for run_id, mine in groupby(by_run, key=lambda batch: batch.run_id):
-            self._export_run(mlflow, run_id, list(mine))
+            self._export_run(run_id, list(mine))
         return len(batches) == _BATCHES
 
-    def _export_run(self, mlflow: Mlflow, run_id: str, batches: list[ExportBatch]) -> None:
+    def _export_run(self, run_id: str, batches: list[ExportBatch]) -> None:
+        mlflow = self._mlflow(batches[0].owner)
         try:
             skip_faults = self._faults.get(run_id, 0) >= _FAULTS
             refused = _send(mlflow, run_id, batches, skip_faults=skip_faults)

@@ -72,7 +72,7 @@ class Handler(RequestHandler):
 
     async def prepare(self) -> None:
         """Who calls, and from where: raised at once. What is wrong with the body is kept for `check_body`."""
-        if self.request.host_name not in _HOSTS:
+        if self.request.host_name not in _HOSTS and not self._came_through_the_hub():
             message = f"The launcher does not answer to the host name {self.request.host_name[:100]!r}."
             raise Denied("bad-host", message, "Call it by 127.0.0.1 or localhost.")
         if self.who != ANYONE:
@@ -185,6 +185,11 @@ class Handler(RequestHandler):
         if size > limit:
             message = f"The body has {size:,} bytes or more; {limit:,} are allowed here."
             raise TooLarge("body-too-large", message, "Send less at once.")
+
+    def _came_through_the_hub(self) -> bool:
+        """Below the service's prefix: the proxy passes on the name that the browser knows the hub by."""
+        hub = self.services.hub
+        return hub is not None and self.request.path.startswith(hub.prefix)
 
     async def _authenticate(self) -> None:
         kind, _, token = self.request.headers.get("Authorization", "").partition(" ")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slicelift.errors import NotFound
-from slicelift.models import ModelVersionView, Output, SnapshotFile, to_dict
+from slicelift.models import AliasChange, ModelVersionView, Output, SnapshotFile, to_dict
 from sqlalchemy import Connection, Row, insert, select, update
 
 from slicelift_hub.launcher.ledger_rows import AttemptRow, Rows, dumps
@@ -86,22 +86,25 @@ class AssetRows(Rows):
     def set_alias(self, owner: str, name: str, *, alias: str, version: str, by: str) -> str | None:
         """Write down that `alias` moves to `version`; where it pointed before."""
         with self.writing() as connection:
-            before = _aliases(connection, owner, name).get(alias)
+            known = _newest_changes(connection, owner, name).get(alias)
+            before = None if known is None else known.after
             row = {"owner": owner, "name": name, "alias": alias, "before": before, "after": version, "by": by}
             connection.execute(insert(alias_changes).values(**row, time=time.time()))
             return before
 
 
 def version_view(connection: Connection, row: Row[Any]) -> ModelVersionView:
-    """A registered row of `versions` with the aliases that point at it now."""
-    aliases = _aliases(connection, row.owner, row.name)
+    """A registered row of `versions` with the aliases that point at it now, and who moved them last."""
+    newest = _newest_changes(connection, row.owner, row.name)
+    touching = [change for change in newest.values() if row.version in (change.before, change.after)]
     return ModelVersionView(
         name=row.name,
         version=row.version,
         run_id=row.run_id,
-        aliases=tuple(sorted(alias for alias, version in aliases.items() if version == row.version)),
+        aliases=tuple(sorted(alias for alias, change in newest.items() if change.after == row.version)),
         tags=json.loads(row.tags),
         created=row.created,
+        alias_changes=tuple(sorted(touching, key=lambda change: -change.time)),
     )
 
 
@@ -111,10 +114,14 @@ def digest_of(files: tuple[SnapshotFile, ...]) -> str:
     return hashlib.sha256(dumps(pairs).encode()).hexdigest()
 
 
-def _aliases(connection: Connection, owner: str, name: str) -> dict[str, str | None]:
+def _newest_changes(connection: Connection, owner: str, name: str) -> dict[str, AliasChange]:
+    """Alias -> its newest change: `after` is where it points now."""
     mine = (alias_changes.c.owner == owner, alias_changes.c.name == name)
     rows = connection.execute(select(alias_changes).where(*mine).order_by(alias_changes.c.id))
-    return {row.alias: row.after for row in rows}
+    return {
+        row.alias: AliasChange(alias=row.alias, who=row.by, time=row.time, before=row.before, after=row.after)
+        for row in rows
+    }
 
 
 def _output(row: Row[Any]) -> Output:

@@ -41,6 +41,7 @@ class ExportBatch:
 
     batch_id: int
     run_id: str
+    owner: str
     mlflow_run_id: str
     attempt: int
     rank: int
@@ -52,6 +53,7 @@ class ClosingRun:
     """A run whose last attempt is over and whose points are all exported."""
 
     run_id: str
+    owner: str
     mlflow_run_id: str
     attempt: int
     status: Status
@@ -99,9 +101,8 @@ class ExportRows(Rows):
     def batches_to_export(self, limit: int) -> list[ExportBatch]:
         """The oldest batches that MLflow lacks, of runs that it knows."""
         known = (batches.c.exported.is_(False), runs.c.mlflow_run_id.is_not(None))
-        query = (
-            select(batches, runs.c.mlflow_run_id).join(runs, runs.c.run_id == batches.c.run_id).where(*known)
-        )
+        columns = (batches, runs.c.owner, runs.c.mlflow_run_id)
+        query = select(*columns).join(runs, runs.c.run_id == batches.c.run_id).where(*known)
         with self.reading() as connection:
             rows = connection.execute(query.order_by(batches.c.batch_id).limit(limit)).all()
         return [_export_batch(row) for row in rows]
@@ -209,6 +210,7 @@ def _export_batch(row: Row[Any]) -> ExportBatch:
     return ExportBatch(
         batch_id=row.batch_id,
         run_id=row.run_id,
+        owner=row.owner,
         mlflow_run_id=row.mlflow_run_id,
         attempt=row.attempt,
         rank=row.rank,
@@ -219,6 +221,7 @@ def _export_batch(row: Row[Any]) -> ExportBatch:
 def _closing(row: Row[Any]) -> ClosingRun:
     return ClosingRun(
         run_id=row.run_id,
+        owner=row.owner,
         mlflow_run_id=row.mlflow_run_id,
         attempt=row.attempt,
         status=Status(row.status),

@@ -41,10 +41,14 @@ class TrackerState:
 
 
 class MlflowServer:
-    """One supervised MLflow server. `start` and `stop` once; the rest may be called from any thread."""
+    """One supervised MLflow server. `start` and `stop` once; the rest may be called from any thread.
 
-    def __init__(self, home: Path, *, port: int = 0) -> None:
+    With a `secret` it asks everyone who they are: see `slicelift.tracking_account`.
+    """
+
+    def __init__(self, home: Path, *, port: int = 0, secret: str = "") -> None:
         self.folder = home / "mlflow"
+        self._secret = secret
         self._asked_port = port
         self._listener: socket.socket | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -129,7 +133,7 @@ class MlflowServer:
             return subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=_environment(),
+                env=_environment(self._secret),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -191,7 +195,7 @@ def _bind(port: int) -> socket.socket:
     return listener
 
 
-def _environment() -> dict[str, str]:
+def _environment(secret: str) -> dict[str, str]:
     """The launcher's environment without the user's own MLflow settings, plus what `mlflow server` would set.
 
     Paths are relative to the server's working directory, so no character of the home's name can break a URI.
@@ -209,6 +213,7 @@ def _environment() -> dict[str, str]:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
         "PYTHONUNBUFFERED": "1",
+        "SLICELIFT_MLFLOW_SECRET": secret,
     }
 
 

@@ -15,14 +15,13 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from slicelift.errors import Denied
 
+from slicelift_hub.launcher.mlflow_exposed import is_exposed
+
 CHILD_TAG = "slicelift.child"
 _OURS = "slicelift."
-_OPEN = re.compile(r"(api|ajax-api)/[23]\.0/(mlflow|mlflow-artifacts)/.+|v1/traces|version|health")
 _ARTIFACT = re.compile(r"(?:api|ajax-api)/2\.0/mlflow-artifacts/(?:artifacts|mpu/\w+|presigned/\w+)/(.+)")
 _ARTIFACT_LIST = re.compile(r"(?:api|ajax-api)/2\.0/mlflow-artifacts/artifacts/?")
-_CLOSED = re.compile(
-    r".*/mlflow/(experiments/(create|delete|restore|update|delete-experiment-tag)|graphql|users/.*|webhooks.*|gateway.*)"
-)
+_CLOSED = re.compile(r".*/mlflow/(experiments/(create|delete|restore|update|delete-experiment-tag)|users/.*)")
 _ONE_EXPERIMENT = ("experiment_id", "experimentId")
 _RUN_FIELDS = ("run_id", "run_uuid", "source_run_id", "run_ids")
 # calls that change nothing though they are not GET
@@ -154,7 +153,7 @@ def _outward_field(key: str, value: Any, ids: Ids) -> Any:
 
 
 def _check(call: Call, ids: Ids) -> None:
-    if not _OPEN.fullmatch(call.path) or _CLOSED.fullmatch(call.path) or ".." in call.path.split("/"):
+    if not is_exposed(call.method, call.path) or _CLOSED.fullmatch(call.path):
         raise _closed(call, "It is not open to jobs.")
     artifact = _ARTIFACT.fullmatch(call.path)
     places = [artifact.group(1)] if artifact else []

@@ -1,83 +1,167 @@
-"""`ANY /attempts/<id>/mlflow/<path>`: a job's own mlflow calls, on their way to MLflow.
+"""Calls on their way to MLflow: what a person's and a job's have in common, and `ANY /attempts/<id>/mlflow/<path>`.
 
-Ids are translated, and the attempt is kept to its own experiment: it may read the runs there, and change only
-its own run and that run's children. Files stream through; everything else is JSON and small.
+A call is checked and translated, and made under its owner's account. Files stream through; everything else is JSON and
+small.
+
+Of a job ids are translated, and the attempt is kept to its own experiment: it may read the runs there, and change only
+its own run and that run's children.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
 from typing import IO, Any
 
 import httpx
-from slicelift.errors import Denied, SliceliftError, Unavailable, UserError
+from slicelift.errors import Denied, Unavailable, UserError
 from slicelift.runtime.mlflow_ids import local_experiment_id, local_run_id
+from slicelift.tracking_account import Account
 
 from slicelift_hub.launcher.handler import AGENT, Handler
+from slicelift_hub.launcher.mlflow_exposed import find_ambiguity, find_foreign_place
+from slicelift_hub.launcher.mlflow_link import Link
+from slicelift_hub.launcher.mlflow_names import (
+    has_names,
+    named_inward,
+    named_outward,
+    names_nobodys_experiment,
+)
 from slicelift_hub.launcher.mlflow_translation import Call, Ids, inward, named_runs, outward
+from slicelift_hub.launcher.store import TooLarge
 
 _IN_MEMORY_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 1 << 20
-# MLflow answers when it can; a process that died breaks the connection
-_SECONDS = httpx.Timeout(None, connect=2.0)
 _PASSED = ("Content-Type", "Accept", "Content-Encoding", "X-Mlflow-Experiment-Id", "X-Mlflow-Workspace")
-_RETURNED = ("Content-Type", "Content-Disposition", "X-Content-Type-Options")
-_REMEMBERED_RUNS = 10_000
+_RETURNED = ("Content-Type", "Content-Disposition", "X-Content-Type-Options", "Cache-Control")
+
+Translate = Callable[[Any], Any]
 
 
-class BrokenOff(SliceliftError):
-    """MLflow went away in the middle: nobody knows whether the call was carried out."""
+class MlflowHandler(Handler):
+    """Takes a body, and passes a call on under the account of the caller's owner."""
 
-    http_status = 502
-
-
-class PassthroughHandler(Handler):
-    """See the module."""
-
-    who = AGENT
     body_limit = "blob_bytes"
 
     async def open_body(self) -> None:
         """Collect the body: MLflow is asked only once all of it is here."""
-        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115 - `abort` closes it
-        self.sink = _FileSink(self._file)
+        self.file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115 - `abort` closes it
+        self.sink = _FileSink(self.file)
 
-    async def pass_on(self, _attempt_id: str, _path: str) -> None:
-        """One call of any method."""
-        try:
-            self.check_body()
-            link = self._link()
-            ids = await self._ids(link)
-            call = self._translated(ids)
-            await link.check_runs(call, ids)
-            await self._exchange(link, call, ids)
-        finally:
-            self._file.close()
+    @property
+    def account(self) -> Account:
+        """Under which the call is made."""
+        return self.services.tracker.account_of(self.principal.owner)
 
-    get = post = put = patch = delete = pass_on
-
-    def _link(self) -> _Link:
+    def link(self) -> Link:
         """The way to MLflow. Raises `Unavailable` while it is not up: better now than in the middle."""
         state = self.services.tracker.state()
         if state["status"] == "none":
-            message = "This launcher runs without MLflow, and the job's own code called it."
+            message = "This launcher runs without MLflow, and it was called."
             raise UserError(
                 "tracker-none", message, "Log with slicelift.log, or start it with --tracker mlflow."
             )
         if state["status"] != "up":
             raise Unavailable("tracker-away", f"MLflow is {state['status']}.", "The call is tried again.")
-        links: dict[str, _Link] = self.application.settings.setdefault("mlflow_links", {})
-        return links.setdefault(state["url"], _Link(state["url"]))
+        links: dict[str, Link] = self.application.settings.setdefault("mlflow_links", {})
+        if state["url"] not in links:
+            links[state["url"]] = Link(state["url"])
+        return links[state["url"]]
 
-    async def _ids(self, link: _Link) -> Ids:
+    def small_body(self) -> bytes:
+        """The whole body, when it is no file's content. Raises `body-too-large`."""
+        size, limit = self.file.seek(0, 2), self.services.limits.json_bytes
+        if size > limit:
+            message = (
+                f"The body has {size:,} bytes; {limit:,} are allowed in a call that is no upload of a file."
+            )
+            raise TooLarge("body-too-large", message, "Send less at once.")
+        self.file.seek(0)
+        return self.file.read()
+
+    def passed_headers(self) -> dict[str, str]:
+        """Those of the caller's that MLflow is to see: never who they say they are."""
+        return {key: self.request.headers[key] for key in _PASSED if key in self.request.headers}
+
+    async def named(self, link: Link, call: Call) -> Call:
+        """The call in MLflow's names. Raises `Denied` (mlflow-place-closed), `UserError` (mlflow-call-ambiguous)."""
+        twice = find_ambiguity(call.path, call.query, call.json)
+        if twice is not None:
+            message = f"{call.method} /{call.path} names its {twice} twice, and not the same one."
+            raise UserError("mlflow-call-ambiguous", message, "Name it once.")
+        place = find_foreign_place(call.path, call.json)
+        if place is not None:
+            message = f"{call.method} /{call.path} names a place of its own for files: {place[:200]}."
+            raise Denied("mlflow-place-closed", message, "Leave it out: MLflow chooses where files lie.")
+        account = self.account
+        if not account.name:
+            return call
+        default = await link.default_experiment(account) if names_nobodys_experiment(call) else ""
+        return named_inward(call, account, default_experiment=default)
+
+    def words_outward(self, call: Call) -> Translate | None:
+        """What gives an answer's names back in the owner's words; None where there are none."""
+        account = self.account
+        if not account.name or not has_names(call.path):
+            return None
+        return lambda value: named_outward(value, account)
+
+    async def content_of(self, call: Call) -> tuple[Any, int]:
+        """What to send as the body, and its size in bytes."""
+        if call.json is not None:
+            content = json.dumps(call.json).encode()
+            return content, len(content)
+        size = self.file.seek(0, 2)
+        self.file.seek(0)
+        return (_blocks(self, self.file) if size else None), size
+
+    def answer_head(self, response: httpx.Response) -> None:
+        """Status and headers of MLflow's answer."""
+        self.set_status(response.status_code)
+        for key in _RETURNED:
+            if key in response.headers:
+                self.set_header(key, response.headers[key])
+
+    async def answer_stream(self, response: httpx.Response) -> None:
+        """MLflow's answer as it comes."""
+        if "Content-Length" in response.headers:  # only here: a translated answer has a length of its own
+            self.set_header("Content-Length", response.headers["Content-Length"])
+        async for chunk in response.aiter_raw(_CHUNK_BYTES):
+            self.write(chunk)
+            await self.flush()
+        await self.finish()
+
+    async def answer_json(self, response: httpx.Response, translate: Translate) -> None:
+        """MLflow's answer, translated."""
+        await self.finish(json.dumps(translate(json.loads(await response.aread()))))
+
+
+class PassthroughHandler(MlflowHandler):
+    """A job's own mlflow code. See the module."""
+
+    who = AGENT
+
+    async def pass_on(self, _attempt_id: str, _path: str) -> None:
+        """One call of any method."""
+        try:
+            self.check_body()
+            link = self.link()
+            ids = await self._ids(link)
+            call = self._translated(ids)
+            await self._check_runs(link, call, ids)
+            await self._exchange(link, await self.named(link, call), ids)
+        finally:
+            self.file.close()
+
+    get = post = put = patch = delete = pass_on
+
+    async def _ids(self, link: Link) -> Ids:
         run_id = self.attempt.run_id
         run = await self.services.call(self.services.ledger.tracked_run, run_id)
         if run is None or run.mlflow_run_id is None:
             raise Unavailable("tracker-run-unknown", f"MLflow does not know {run_id} yet.", "Soon it will.")
-        experiment, _ = await link.place_of(run.mlflow_run_id)
+        experiment, _ = await link.place_of(run.mlflow_run_id, self.account)
         if not experiment:
             raise Unavailable("tracker-run-unknown", f"MLflow has lost {run_id}.", "It is made again.")
         return Ids(
@@ -89,46 +173,42 @@ class PassthroughHandler(Handler):
 
     def _translated(self, ids: Ids) -> Call:
         raw_path = self.request.path.split("/mlflow/", 1)[1]
-        self._file.seek(0)
         is_file = "/mlflow-artifacts/" in raw_path
-        headers = {key: self.request.headers[key] for key in _PASSED if key in self.request.headers}
         return inward(
             self.request.method or "GET",
             raw_path,
             self.request.query,
-            headers=headers,
-            body=None if is_file else self._file.read(),
+            headers=self.passed_headers(),
+            body=None if is_file else self.small_body(),
             ids=ids,
         )
 
-    async def _exchange(self, link: _Link, call: Call, ids: Ids) -> None:
-        size = self._file.seek(0, 2)
-        self._file.seek(0)
-        content: Any = _blocks(self, self._file)
-        if call.names_runs or size == 0:
-            content = self._file.read().replace(ids.local_run.encode(), ids.run.encode())
-        if call.json is not None:
-            content = json.dumps(call.json).encode()
+    async def _check_runs(self, link: Link, call: Call, ids: Ids) -> None:
+        """Raises `Denied` (mlflow-run-closed) when a call reaches beyond its job's experiment or run."""
+        for run in named_runs(call) - {ids.run}:
+            experiment, parent = await link.place_of(run, self.account)
+            if experiment and (experiment != ids.experiment or (call.changes and parent != ids.run)):
+                message = f"{call.method} /{call.path} names the run {run}, which is not of this job."
+                hint = "A job may read the runs of its experiment and change its own run and that run's children."
+                raise Denied("mlflow-run-closed", message, hint)
+
+    async def _exchange(self, link: Link, call: Call, ids: Ids) -> None:
+        content, size = await self.content_of(call)
+        if call.names_runs:
+            content = self.file.read().replace(ids.local_run.encode(), ids.run.encode())
             size = len(content)
-        async with link.stream(call, content, size=size) as response:
-            self.set_status(response.status_code)
-            for key in _RETURNED:
-                if key in response.headers:
-                    self.set_header(key, response.headers[key])
+        async with link.stream(call, content, size=size, account=self.account) as response:
+            self.answer_head(response)
             await self._answer_with(response, call, ids)
 
     async def _answer_with(self, response: httpx.Response, call: Call, ids: Ids) -> None:
         if call.names_runs:
             await self.finish((await response.aread()).replace(ids.run.encode(), ids.local_run.encode()))
         elif "json" in response.headers.get("Content-Type", "") and not call.is_file:
-            await self.finish(json.dumps(outward(json.loads(await response.aread()), ids)))
+            words = self.words_outward(call) or (lambda value: value)
+            await self.answer_json(response, lambda value: outward(words(value), ids))
         else:
-            if "Content-Length" in response.headers:  # only here: a translated answer has a length of its own
-                self.set_header("Content-Length", response.headers["Content-Length"])
-            async for chunk in response.aiter_raw(_CHUNK_BYTES):
-                self.write(chunk)
-                await self.flush()
-            await self.finish()
+            await self.answer_stream(response)
 
 
 class _FileSink:
@@ -141,57 +221,6 @@ class _FileSink:
     def feed(self, chunk: bytes) -> None:
         """The next piece."""
         self._file.write(chunk)
-
-
-class _Link:
-    """HTTP to one MLflow server, and what is known of its runs."""
-
-    def __init__(self, url: str) -> None:
-        self._http = httpx.AsyncClient(base_url=url, timeout=_SECONDS, trust_env=False)
-        self._places: dict[str, tuple[str, str]] = {}
-
-    @asynccontextmanager
-    async def stream(self, call: Call, content: Any, *, size: int) -> AsyncIterator[httpx.Response]:
-        """Send a call and yield the answer, not yet read. Raises `Unavailable` or `BrokenOff`."""
-        headers = dict(call.headers)
-        if size or call.method != "GET":
-            headers["Content-Length"] = str(size)
-        headers["Accept-Encoding"] = "identity"  # bytes go through as they are
-        try:
-            async with self._http.stream(call.method, call.url, content=content, headers=headers) as response:
-                yield response
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise Unavailable("tracker-away", f"MLflow does not answer: {error}.", "Try again.") from error
-        except httpx.TransportError as error:
-            message = f"MLflow went away in the middle of a call: {error!r}."
-            raise BrokenOff("tracker-broken-off", message, "Look whether it was carried out.") from error
-
-    async def close(self) -> None:
-        """Drop all connections."""
-        await self._http.aclose()
-
-    async def place_of(self, run: str) -> tuple[str, str]:
-        """Experiment and parent run of a run; two empty strings when there is no such run."""
-        if run not in self._places:
-            path, query = "api/2.0/mlflow/runs/get", (("run_id", run),)
-            async with self.stream(Call(method="GET", path=path, query=query), None, size=0) as response:
-                found = json.loads(await response.aread()).get("run") if response.status_code == 200 else None
-            if found is None:
-                return "", ""
-            parents = [t["value"] for t in found["data"].get("tags", []) if t["key"] == "mlflow.parentRunId"]
-            if len(self._places) >= _REMEMBERED_RUNS:
-                self._places.clear()
-            self._places[run] = (found["info"]["experiment_id"], "".join(parents))
-        return self._places[run]
-
-    async def check_runs(self, call: Call, ids: Ids) -> None:
-        """Raises `Denied` (mlflow-run-closed) when a call reaches beyond its job's experiment or run."""
-        for run in named_runs(call) - {ids.run}:
-            experiment, parent = await self.place_of(run)
-            if experiment and (experiment != ids.experiment or (call.changes and parent != ids.run)):
-                message = f"{call.method} /{call.path} names the run {run}, which is not of this job."
-                hint = "A job may read the runs of its experiment and change its own run and that run's children."
-                raise Denied("mlflow-run-closed", message, hint)
 
 
 async def _blocks(handler: Handler, file: IO[bytes]) -> AsyncIterator[bytes]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 from slicelift_hub.launcher import routes_agent, routes_files, routes_jobs, routes_service
 from slicelift_hub.launcher.handler import Handler
+from slicelift_hub.launcher.mlflow_gate import GateHandler
 from slicelift_hub.launcher.passthrough import PassthroughHandler
 
 _RUN = r"([rp]-[a-z0-9]{1,40})"
@@ -42,9 +46,20 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     (rf"/attempts/{_ATTEMPT}/models", routes_agent.AgentModelsHandler),
     (rf"/attempts/{_ATTEMPT}/state", routes_agent.AgentStateHandler),
     (rf"/attempts/{_ATTEMPT}/mlflow/(.+)", PassthroughHandler),
+    (r"/mlflow/(.+)", GateHandler),
 )
 
 
-def make_routes() -> list[tuple[str, type[Handler]]]:
-    """The table as tornado wants it."""
-    return [(f"/api/v1{pattern}", handler) for pattern, handler in ROUTES]
+def make_routes(prefix: str = "") -> list[tuple[Any, ...]]:
+    """The table as tornado wants it; under a hub a second time below the service's `prefix` (`/services/launcher/`)."""
+    bases = ["", re.escape(prefix.rstrip("/"))] if prefix.strip("/") else [""]
+    calls = [(f"{base}/api/v1{pattern}", handler) for base in bases for pattern, handler in ROUTES]
+    return [*calls, *(_page_routes(prefix) if len(bases) > 1 else [])]
+
+
+def _page_routes(prefix: str) -> list[tuple[Any, ...]]:
+    from slicelift_hub.launcher.hub_pages import (
+        make_page_routes,
+    )  # jupyterhub: half a second, and only under one
+
+    return make_page_routes(prefix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from slicelift.errors import Denied
 from slicelift.models import RunView, to_dict
 from tornado.iostream import StreamClosedError
 
@@ -112,7 +113,7 @@ class AliasHandler(Handler):
         check_alias(alias)
         services, owner = self.services, self.principal.owner
         await services.call(services.ledger.find_version, owner, name, version)
-        await services.call(services.tracker.set_alias, name, alias, version)
+        await services.call(services.tracker.set_alias, owner, name, alias=alias, version=version)
         await services.call(services.ledger.set_alias, owner, name, alias=alias, version=version, by=owner)
         view = await services.call(services.ledger.find_version, owner, name, version)
         services.announcer.changed(view.run_id)
@@ -140,9 +141,14 @@ class SecretHandler(Handler):
 
 
 class ShutdownHandler(Handler):
-    """Stop the launcher; `{keep_jobs: true}` lets jobs go on."""
+    """Stop the launcher; `{keep_jobs: true}` lets jobs go on. For whoever runs it alone: it serves all users of a hub."""
 
     async def post(self) -> None:
+        if not self.principal.operator:
+            hint = "Ask whoever runs it: `slicelift down` stops it there."
+            raise Denied(
+                "not-operator", "This launcher serves more users than you, so you cannot stop it.", hint
+            )
         keep_jobs = bool(self.json_body().get("keep_jobs", False))
         self.answer({"stopping": True, "keep_jobs": keep_jobs})
         self.services.stop(keep_jobs)

@@ -15,6 +15,7 @@ from slicelift.models import RunView, to_dict
 from slicelift_hub.launcher.auth import Authenticator, make_attempt_token
 from slicelift_hub.launcher.dispatch import Dispatch
 from slicelift_hub.launcher.events import Announcer, Broker
+from slicelift_hub.launcher.hub_tokens import HubAccess
 from slicelift_hub.launcher.ingest import Ingest
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_rows import AttemptRow
@@ -44,7 +45,8 @@ class Limits:
 class Services:
     """One launcher. `stop` begins its end and returns at once; its argument is whether jobs go on.
 
-    Backends have threads of their own: cancels that wait for processes to end must not hold up calls.
+    Backends have threads of their own: cancels that wait for processes to end must not hold up calls. `hub` is the
+    hub that manages this launcher, None for one of a single user.
     """
 
     version: str
@@ -67,6 +69,7 @@ class Services:
     policy: Policy
     tracker: Tracker
     stop: Callable[[bool], None]
+    hub: HubAccess | None = None
     stopping: bool = False
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -102,6 +105,7 @@ def make_attempt(url: str, key: str, row: AttemptRow, held: Sequence[Item]) -> A
         attempt=row.attempt,
         launcher_url=url,
         token=make_attempt_token(key, row.attempt_id),
+        owner=row.owner,
         slice_uuid=next((item.uuid for item in held if item.pool == row.spec.slice and item.uuid), None),
         gpus=tuple(int(item.uuid) for item in held if item.pool == GPUS),
     )

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from slicelift import registry
 from slicelift.errors import Unavailable
 from slicelift.tracking import Mlflow
+from slicelift.tracking_account import NO_ACCOUNT, Account, make_account
 
 from slicelift_hub.launcher.exporter import Exporter
 from slicelift_hub.launcher.ledger import Ledger
@@ -40,8 +41,12 @@ class Tracker(Protocol):
         """Wait a moment for the ends of runs to be told."""
         ...
 
-    def set_alias(self, name: str, alias: str, version: str) -> None:
-        """Let `alias` name another version. Raises `Unavailable` when the registry is away."""
+    def account_of(self, owner: str) -> Account:
+        """Under which account MLflow knows an owner."""
+        ...
+
+    def set_alias(self, owner: str, name: str, *, alias: str, version: str) -> None:
+        """Let `alias` of the owner's model name another version. Raises `Unavailable` when the registry is away."""
         ...
 
 
@@ -63,7 +68,11 @@ class NoTracker:
     def settle(self) -> None:
         """See `Tracker`."""
 
-    def set_alias(self, name: str, alias: str, version: str) -> None:
+    def account_of(self, owner: str) -> Account:  # noqa: ARG002
+        """See `Tracker`."""
+        return NO_ACCOUNT
+
+    def set_alias(self, owner: str, name: str, *, alias: str, version: str) -> None:  # noqa: ARG002
         """See `Tracker`. There is no registry."""
         message = (
             f"This launcher runs without MLflow: {name} has no version {version} that {alias} could name."
@@ -72,7 +81,10 @@ class NoTracker:
 
 
 class MlflowTracker:
-    """A supervised MLflow server, and the exporter that brings it up to the ledger."""
+    """A supervised MLflow server, and the exporter that brings it up to the ledger.
+
+    With a `secret` MLflow asks everyone who they are, and each owner has an account derived from it.
+    """
 
     exports = True
 
@@ -84,11 +96,17 @@ class MlflowTracker:
         port: int,
         blob_path: Callable[[str, str], Path],
         changed: Callable[[str], None],
+        secret: str = "",
     ) -> None:
-        self.server = MlflowServer(home, port=port)
+        self.server = MlflowServer(home, port=port, secret=secret)
+        self._secret = secret
         self._ledger = ledger
         self._exporter = Exporter(
-            ledger, tracker=lambda: self.server.state, blob_path=blob_path, changed=changed
+            ledger,
+            tracker=lambda: self.server.state,
+            blob_path=blob_path,
+            changed=changed,
+            account_of=self.account_of,
         )
 
     def state(self) -> dict[str, Any]:
@@ -112,12 +130,16 @@ class MlflowTracker:
         while time.monotonic() < until and self.server.state.status == "up" and self._ledger.runs_to_close():
             time.sleep(0.1)
 
-    def set_alias(self, name: str, alias: str, version: str) -> None:
+    def account_of(self, owner: str) -> Account:
+        """See `Tracker`."""
+        return make_account(self._secret, owner) if self._secret else NO_ACCOUNT
+
+    def set_alias(self, owner: str, name: str, *, alias: str, version: str) -> None:
         """See `Tracker`."""
         if self.server.state.status != "up":
             message = f"MLflow does not answer now, so {alias} of {name} cannot move to version {version}."
             raise Unavailable("tracker-away", message, "Nothing was changed: try again in a moment.")
-        mlflow = Mlflow(self.server.url)
+        mlflow = Mlflow(self.server.url, self.account_of(owner))
         try:
             registry.set_alias(mlflow, name, alias=alias, version=version)
         finally:

@@ -1,4 +1,4 @@
-"""`up` and `down` as real processes: taken ports, a second `up`, Ctrl-C, a launcher that dies."""
+"""`up --no-hub` and `down` as real processes: taken ports, a second `up`, Ctrl-C, a launcher that dies."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def free_port() -> int:
 
 @contextmanager
 def started(home: Path, cwd: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """`slicelift up` until the launcher answers; the lines that it has printed so far."""
+    """`slicelift up --no-hub` until the launcher answers; the lines that it has printed so far."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "slicelift", "up", "--port", str(free_port()), *options],
+        [sys.executable, "-m", "slicelift", "up", "--no-hub", "--port", str(free_port()), *options],
         cwd=cwd,
         env=os.environ | {"SLICELIFT_HOME": str(home)},
         stdout=subprocess.PIPE,
@@ -66,8 +66,8 @@ def test_a_taken_port_is_named_with_its_option(cli: Any, empty_home: Path) -> No
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        for option in ("--port", "--mlflow-port"):
-            done = cli("up", "--port", free_port(), option, port, "--json")
+        for option in ("--port", "--mlflow-port", "--hub-port"):
+            done = cli("up", "--port", free_port(), "--hub-port", free_port(), option, port, "--json")
             assert (done.code, done.json["code"]) == (2, "port-taken")
             assert str(port) in done.json["message"]
             assert f"slicelift up {option} N" in done.json["hint"]
@@ -84,7 +84,7 @@ def test_ctrl_c_stops_everything_and_a_second_up_says_where(
     with started(home, tmp_path) as (process, lines):
         pid = launcher_pid(home)
         assert os.getpgid(pid) != os.getpgid(process.pid), "Ctrl-C of the terminal would reach the launcher"
-        again = cli("up")
+        again = cli("up", "--no-hub")
         assert again.code == 0
         assert "running already: http://127.0.0.1:" in again.out
         process.send_signal(signal.SIGINT)
@@ -106,7 +106,7 @@ def test_down_stops_an_up_of_another_version_too(
         assert told == {"jobs": []}
         state = json.loads((home / "launcher.json").read_text())
         (home / "launcher.json").write_text(json.dumps(state | {"version": "0.0.1"}))
-        done = cli("up", "--json")
+        done = cli("up", "--no-hub", "--json")
         assert (done.code, done.json["code"]) == (1, "launcher-version")
         assert f"process {state['pid']}" in done.json["message"]
         done = cli("down", "--json")
@@ -131,6 +131,6 @@ def test_a_launcher_that_is_killed_ends_up(tmp_path: Path) -> None:
 def test_a_home_that_cannot_be_used(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SLICELIFT_HOME", str(tmp_path / "file" / "home"))
-    done = cli("up", "--port", free_port(), "--no-demo", "--json")
+    done = cli("up", "--no-hub", "--port", free_port(), "--no-demo", "--json")
     assert done.code == 1
     assert done.json["code"] == "home-unusable"

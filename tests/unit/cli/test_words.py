@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from slicelift.cli.findings import counted, finding_lines
 from slicelift.cli.metrics import metrics_line, rank_table
 from slicelift.cli.outcomes import summary
-from slicelift.cli.printing import ago, duration, exact, number, table, width
-from slicelift.cli.sentences import failure_lines, failure_sentence, next_step, sentence
+from slicelift.cli.printing import ago, table, width
+from slicelift.cli.sentences import next_step
+from slicelift.figures import duration, exact, number
+from slicelift.findings import counted, finding_lines
 from slicelift.models import Failure, JobSpec, ModelVersionView, RunView, Status, size_text
+from slicelift.sentences import failure_lines, failure_sentence, sentence
 
 SPEC = JobSpec(
     name="digits", snapshot_id="0" * 64, notebook="n.ipynb", script="p.py", cwd=".", python="python"

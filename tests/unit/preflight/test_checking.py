@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,12 +116,49 @@ def test_refused_magics(cells: list[str], found: list[Any], look: Look) -> None:
         ("%%prun\n1", "magic-inlined"),
         ("get_ipython().run_line_magic('env', 'A=1')", "magic-env"),
         ("get_ipython().magic('time x = 1')", "magic-inlined"),
+        ("%promote", "promotes-itself"),
+        ("%promote --workers 2 -p lr=0.1", "promotes-itself"),
+        ("promote --workers 2", "promotes-itself"),
+        ("run = %promote --workers 2", "promotes-itself"),
+        ("get_ipython().run_line_magic('promote', '')", "promotes-itself"),
     ],
 )
 def test_magics_with_a_way(cell: str, code: str, look: Look) -> None:
     report = look(cell, "print(1)")
     assert [(f.code, f.cell, f.line) for f in report.findings] == [(code, 0, 1)]
     assert report.verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        ("import slicelift\nrun = slicelift.promote(workers=2)", 2),
+        ("import slicelift as sl\nsl.promote('train.ipynb').wait()", 2),
+        ("from slicelift import show\n\nshow('last')", 3),
+        ("import slicelift\nslicelift.jobs()", 2),
+    ],
+)
+def test_calls_of_a_session_are_told_and_stay(cell: str, line: int, look: Look) -> None:
+    report = look(cell, "print(1)")
+    assert [(f.code, f.severity.value, f.line) for f in report.findings] == [("promotes-itself", "note", line)]
+    assert report.verdict == "ok"
+
+
+def test_a_notebook_that_promotes_itself_runs_on_in_the_job(look: Look, tmp_path: Path) -> None:
+    report = look(
+        "%load_ext slicelift\nimport slicelift",
+        "run = %promote --workers 2\nif True:\n    %promote",
+        "other = slicelift.promote('me.ipynb')\nslicelift.show(other)\nslicelift.jobs()",
+        "print(run.wait().status, other.refresh().status, repr(run))",
+    )
+    assert report.verdict == "ok"
+    assert report.script is not None
+    script = tmp_path / "promoted.py"
+    script.write_text(report.script.source)
+    environment = os.environ | {"SLICELIFT_ATTEMPT_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)
+    assert done.stdout == "KILLED KILLED nothing: slicelift.promote does nothing inside a job\n"
+    assert done.stderr.count("\n") == 1
 
 
 def test_run_is_followed_into_files(look: Look) -> None:

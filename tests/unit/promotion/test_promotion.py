@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -208,8 +209,10 @@ def test_a_full_disk_is_told_at_once(notebook: Path) -> None:
     assert client.submitted == [ID]
 
 
-def test_the_facade_promotes() -> None:
-    assert slicelift.promote is promotion.promote
+def test_the_facade_promotes_in_the_same_words() -> None:
+    ours, theirs = (inspect.signature(each).parameters for each in (slicelift.promote, promotion.promote))
+    assert list(ours) == list(theirs)
+    assert ours["notebook"].default is None
 
 
 def test_importing_the_room_is_light() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,10 +43,33 @@ import slicelift
 assert slicelift.__file__.startswith({str(traveller)!r})
 for name in {TRAVELS!r}: getattr(slicelift, name)
 import slicelift.runtime.gang, slicelift.runtime.script
-print(hasattr(slicelift, "promote"))
+run = slicelift.promote("train.ipynb").wait()
+slicelift.show(run)
+slicelift.jobs()
+slicelift.load_ipython_extension(None)
+print(run.status, repr(run.run_id), run.logs() == "", run.refresh() is run)
 """
     # -S: no site-packages at all
-    assert _run(program, "-S", "-E").strip() == "False"
+    assert _run(program, "-S", "-E").strip() == "KILLED '' True True"
+
+
+def test_inside_a_job_the_calls_of_a_session_do_nothing_and_say_so_once(tmp_path: Path) -> None:
+    program = """
+import sys
+import slicelift
+from slicelift import promote
+run = promote(workers=8)
+assert slicelift.show(run) is None and slicelift.jobs() is None
+slicelift.load_ipython_extension(None)
+assert run.status.terminal and run.run_id == "r-a" and run.cancel() is run
+print("promotion" in " ".join(sys.modules), run)
+"""
+    environment = os.environ | {"SLICELIFT_ATTEMPT_DIR": str(tmp_path), "SLICELIFT_RUN_ID": "r-a"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "False nothing: slicelift.promote does nothing inside a job\n"
+    assert done.stderr.count("\n") == 1
+    assert "inside a job they do nothing" in done.stderr
 
 
 def _run(program: str, *options: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -45,6 +46,28 @@ def test_a_snapshot_says_everything(
     assert found.lock_sha256 in {item.sha256 for item in found.files}
     assert snap(repo, script, environment).cwd == "."
     assert from_dict(Snapshot, to_dict(found)) == found
+
+
+def test_outputs_do_not_travel_and_make_no_other_snapshot(
+    make_repo: Callable[..., Any], script: Script, environment: Environment
+) -> None:
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "source": ["x"], "outputs": []}
+    whole = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell | {"execution_count": None}]}
+    repo = make_repo(files={"nb.ipynb": json.dumps(whole)})
+    repo.commit()
+    before = snap(repo, script, environment)
+    stream = {"output_type": "stream", "name": "stdout", "text": ["a card"]}
+    run = whole | {"cells": [cell | {"execution_count": 7, "outputs": [stream]}]}
+    repo.write("nb.ipynb", json.dumps(run, indent=2))
+    after = snap(repo, script, environment)
+    assert (after.id, after.files, after.commit) == (before.id, before.files, before.commit)
+    assert not before.dirty
+    assert not after.dirty
+    assert b"a card" not in repo.blob(after.tree, "nb.ipynb")
+    repo.write("nb.ipynb", json.dumps(run | {"cells": [cell | {"source": "y"}]}))
+    changed = snap(repo, script, environment)
+    assert changed.id != before.id
+    assert changed.dirty
 
 
 def test_the_same_content_has_the_same_id_elsewhere_and_later(

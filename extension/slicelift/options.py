@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options of a promotion, the same in the terminal and in a notebook (`%promote`)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,145 @@
+/** The first line of a card: state, name, size and time; the buttons that fit the state. */
+
+import { durationText } from "../figures";
+import { el } from "../promote/elements";
+import { elapsed, sentence, statusClass, statusWord } from "../sentences";
+import { isTerminal, type RunView } from "../types";
+import type { Words } from "../words";
+
+export interface Actions {
+  logs(): void;
+  cancel(): Promise<void>;
+  retry(): Promise<void>;
+}
+
+export class Head {
+  readonly node = el("div", { class: "sl-head" });
+  /** One sentence; read out when the status changes, not at every step. */
+  readonly sentence = el("p", { class: "sl-sentence" });
+  readonly announced = el("span", { class: "sl-unseen", role: "status" });
+  private readonly state = el("span", { class: "sl-state" });
+  private readonly word = el("span");
+  private readonly name = el("span", { class: "sl-name" });
+  private readonly facts = el("span", { class: "sl-facts sl-dim" });
+  private readonly buttons = el("span", { class: "sl-buttons" });
+  private readonly logs: HTMLButtonElement;
+  private readonly cancel: HTMLButtonElement;
+  private readonly retry: HTMLButtonElement;
+  private readonly sure: HTMLElement;
+  private view: RunView | null = null;
+  private told = "";
+  private may = true;
+  private busy = false;
+
+  constructor(
+    private readonly words: Words,
+    private readonly actions: Actions,
+  ) {
+    this.state.append(el("span", { class: "sl-dot", "aria-hidden": "true" }), this.word);
+    this.logs = el("button", { type: "button", "aria-expanded": "false", onclick: () => actions.logs() }, words.__("Logs"));
+    this.cancel = el("button", { type: "button", onclick: () => this.ask(true) }, words.__("Cancel"));
+    this.retry = el("button", { type: "button", onclick: () => void this.run(() => actions.retry()) }, words.__("Retry"));
+    this.sure = this.question();
+    this.buttons.append(this.logs, this.retry, this.cancel, this.sure);
+    this.node.append(this.state, this.name, this.facts, el("span", { class: "sl-grow" }), this.buttons);
+  }
+
+  update(view: RunView): void {
+    this.view = view;
+    this.state.className = `sl-state ${statusClass(view.status)}`;
+    this.word.textContent = statusWord(view.status, this.words);
+    this.name.textContent = view.name;
+    this.sentence.textContent = sentence(view, this.words);
+    this.sentence.hidden = view.status === "FAILED" && view.failure !== null; // the failure says it, with a link
+    if (isTerminal(view.status)) this.ask(false);
+    this.announce(view);
+    this.showButtons();
+    this.tick();
+  }
+
+  /** The sentence again: points have come since the last view. */
+  resay(view: RunView): void {
+    this.sentence.textContent = sentence(view, this.words);
+  }
+
+  /** Brings the running time up to date. */
+  tick(): void {
+    if (this.view) this.facts.textContent = facts(this.view, this.words).join(" · ");
+  }
+
+  /** False while the launcher cannot be asked, or never may be: a button that cannot work is not offered. */
+  allow(may: boolean): void {
+    this.may = may;
+    this.showButtons();
+  }
+
+  showLogs(open: boolean): void {
+    this.logs.setAttribute("aria-expanded", String(open));
+  }
+
+  private announce(view: RunView): void {
+    const stamp = `${view.attempt}/${view.status}`;
+    if (this.told && this.told !== stamp) this.announced.textContent = `${view.name}: ${sentence(view, this.words)}`;
+    this.told = stamp;
+  }
+
+  private showButtons(): void {
+    if (!this.view) return;
+    const over = isTerminal(this.view.status);
+    this.retry.hidden = !over || this.view.status === "FINISHED";
+    this.retry.className = this.view.status === "FAILED" ? "sl-main" : "";
+    this.cancel.hidden = over || this.view.status === "CANCELLING" || !this.sure.hidden;
+    for (const button of [this.logs, this.retry, this.cancel]) button.disabled = !this.may || this.busy;
+  }
+
+  private question(): HTMLElement {
+    const { words } = this;
+    const yes = el("button", { type: "button", class: "sl-danger", onclick: () => this.sureToCancel() }, words.__("Cancel the run"));
+    const no = el("button", { type: "button", onclick: () => this.ask(false) }, words.__("Keep it running"));
+    const box = el("span", { class: "sl-sure", role: "group", "aria-label": words.__("Really cancel?"), hidden: true });
+    box.addEventListener("keydown", (event) => event.key === "Escape" && this.ask(false));
+    box.append(yes, no);
+    return box;
+  }
+
+  private ask(on: boolean): void {
+    if (this.sure.hidden === !on) return;
+    this.sure.hidden = !on;
+    this.showButtons();
+    const next = on ? this.sure.querySelector("button") : this.cancel;
+    if (next && (on || this.buttons.contains(document.activeElement))) next.focus();
+  }
+
+  private sureToCancel(): void {
+    this.ask(false);
+    void this.run(() => this.actions.cancel());
+  }
+
+  private async run(action: () => Promise<void>): Promise<void> {
+    this.busy = true;
+    this.showButtons();
+    try {
+      await action();
+    } finally {
+      this.busy = false;
+      this.showButtons();
+    }
+  }
+}
+
+/** `2 workers × 8 GPUs`, `queue vision`, `attempt 2`, `12 min 31 s`. */
+function facts(view: RunView, words: Words): string[] {
+  const { spec } = view;
+  const list = [sizeOf(view, words)];
+  if (spec.queue && spec.queue !== "default") list.push(words.__("queue %1", spec.queue));
+  if (view.attempt > 1) list.push(words.__("attempt %1", view.attempt));
+  list.push(durationText(elapsed(view), words), view.run_id);
+  return list;
+}
+
+function sizeOf({ spec }: RunView, words: Words): string {
+  if (spec.slice) return words.__("slice %1", spec.slice);
+  const workers = words._n("%1 worker", "%1 workers", spec.workers);
+  if (!spec.gpus_per_worker) return words.__("%1 on CPU", workers);
+  return `${workers} × ${words._n("%1 GPU", "%1 GPUs", spec.gpus_per_worker)}`;
+}

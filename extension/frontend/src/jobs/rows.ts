@@ -1,0 +1,64 @@
+/** The runs known to the page: from the list and from the stream, newest first. */
+
+import { isTerminal, type RunView } from "../types";
+
+export type Group = "all" | "active" | "done" | "failed" | "cancelled";
+
+const STATUSES: Record<Group, readonly string[]> = {
+  all: [],
+  active: ["WAITING", "STARTING", "RUNNING", "CANCELLING", "UNKNOWN"],
+  done: ["FINISHED"],
+  failed: ["FAILED"],
+  cancelled: ["KILLED"],
+};
+
+export function isOver(view: RunView): boolean {
+  return isTerminal(view.status);
+}
+
+/** The `status=` of a group as the launcher takes it; "" for all. */
+export function statusesOf(group: Group): string {
+  return STATUSES[group].join(",");
+}
+
+export class Rows {
+  private readonly views = new Map<string, RunView>();
+
+  /** Keeps the newer of two: a list that was asked before an event may come after it. */
+  put(view: RunView): void {
+    const known = this.views.get(view.run_id);
+    if (!known || age(view) >= age(known)) this.views.set(view.run_id, view);
+  }
+
+  get(runId: string): RunView | undefined {
+    return this.views.get(runId);
+  }
+
+  clear(): void {
+    this.views.clear();
+  }
+
+  get size(): number {
+    return this.views.size;
+  }
+
+  /** Those of a group whose name, id, notebook or model holds every word of `text`. */
+  shown(group: Group, text: string): RunView[] {
+    const wanted = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const statuses = STATUSES[group];
+    return [...this.views.values()]
+      .filter((view) => !statuses.length || statuses.includes(view.status))
+      .filter((view) => wanted.every((word) => searched(view).includes(word)))
+      .sort((one, other) => other.created - one.created || (other.run_id < one.run_id ? -1 : 1));
+  }
+}
+
+/** Grows with every change of a run's status. */
+function age(view: RunView): number {
+  return view.attempt * 1e6 + (view.history?.length ?? 0);
+}
+
+function searched(view: RunView): string {
+  const models = (view.models ?? []).map((model) => model.name);
+  return [view.name, view.run_id, view.spec?.notebook ?? "", ...models].join(" ").toLowerCase();
+}

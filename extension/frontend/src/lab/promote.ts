@@ -1,0 +1,193 @@
+/** The Promote command and its panel on the right: one page per notebook, the current one is shown. */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
+import { Dialog, ICommandPalette, showDialog } from "@jupyterlab/apputils";
+import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
+import { IStateDB } from "@jupyterlab/statedb";
+import { ITranslator, nullTranslator } from "@jupyterlab/translation";
+import { Widget } from "@lumino/widgets";
+
+import { el } from "../promote/elements";
+import { type PromoteHandle, mountPromote } from "../promote/panel";
+import type { Words } from "../words";
+import { labApi, labFeed } from "./api";
+import { openNotebook, showCell } from "./cells";
+import { promoteIcon } from "./icons";
+import { wakeNotices } from "./notify";
+
+export const PROMOTE = "slicelift:promote";
+const SAVE_UNASKED = "slicelift:save-unasked";
+
+export const promote: JupyterFrontEndPlugin<void> = {
+  id: "slicelift:plugin", // the name of its schema, which puts the button into the toolbar
+  description: "The Promote button and panel of notebooks.",
+  autoStart: true,
+  requires: [INotebookTracker],
+  optional: [ITranslator, ICommandPalette, IStateDB],
+  activate: (
+    app: JupyterFrontEnd,
+    tracker: INotebookTracker,
+    translator: ITranslator | null,
+    palette: ICommandPalette | null,
+    memory: IStateDB | null,
+  ) => {
+    const words = (translator ?? nullTranslator).load("slicelift");
+    let side: PromoteSide | null = null;
+    const shown = (): PromoteSide => {
+      if (!side || side.isDisposed) side = new PromoteSide({ app, tracker, words, memory });
+      if (!side.isAttached) app.shell.add(side, "right", { rank: 500 });
+      app.shell.activateById(side.id);
+      return side;
+    };
+    app.commands.addCommand(PROMOTE, {
+      label: words.__("Promote"),
+      caption: words.__("Run this notebook as a job"),
+      isEnabled: () => tracker.currentWidget !== null,
+      describedBy: { args: { type: "object", properties: {} } },
+      execute: () => {
+        const panel = tracker.currentWidget;
+        if (panel) shown().promote(panel);
+      },
+    });
+    tracker.widgetAdded.connect(() => app.commands.notifyCommandChanged(PROMOTE));
+    tracker.currentChanged.connect(() => app.commands.notifyCommandChanged(PROMOTE));
+    palette?.addItem({ command: PROMOTE, category: words.__("Notebook Operations") });
+    app.contextMenu.addItem({ command: PROMOTE, selector: ".jp-Notebook", rank: 20 });
+  },
+};
+
+interface Parts {
+  app: JupyterFrontEnd;
+  tracker: INotebookTracker;
+  words: Words;
+  memory: IStateDB | null;
+}
+
+interface Page {
+  node: HTMLElement;
+  handle: PromoteHandle;
+  path: string;
+}
+
+class PromoteSide extends Widget {
+  private readonly pages = new Map<NotebookPanel, Page>();
+  private readonly empty = el("div", { class: "sl-empty" });
+
+  constructor(private readonly parts: Parts) {
+    super();
+    this.id = "slicelift-promote";
+    this.addClass("sl-side");
+    this.title.icon = promoteIcon;
+    this.title.caption = parts.words.__("Promote");
+    this.node.append(this.empty);
+    parts.tracker.currentChanged.connect(this.follow, this);
+  }
+
+  /** Opens the page of a notebook; one that is there already is shown as it stands. */
+  promote(panel: NotebookPanel): void {
+    const page = this.pages.get(panel);
+    if (!page || page.path !== panel.context.path) this.add(panel);
+    this.follow();
+  }
+
+  override dispose(): void {
+    if (this.isDisposed) return;
+    this.parts.tracker.currentChanged.disconnect(this.follow, this);
+    [...this.pages.keys()].forEach((panel) => this.remove(panel));
+    super.dispose();
+  }
+
+  private add(panel: NotebookPanel): void {
+    this.remove(panel);
+    const { app, words } = this.parts;
+    const node = el("div");
+    this.node.append(node);
+    const openCell = (cell: number, line: number): void => void showCell(app, panel, { cell, line });
+    const handle = mountPromote(node, {
+      api: labApi,
+      feed: labFeed,
+      words,
+      path: panel.context.path,
+      host: { openCell: (file, cell, line) => this.openPlace(panel, file, { cell, line }) },
+      save: () => this.save(panel),
+      openCell,
+      submitted: () => wakeNotices(),
+      openJobs: (runId) => {
+        void app.commands.execute("slicelift:jobs");
+        void app.commands.execute("slicelift:open-run", { run_id: runId });
+      },
+    });
+    this.pages.set(panel, { node, handle, path: panel.context.path });
+    panel.context.fileChanged.connect(handle.refresh, handle);
+    panel.context.model.stateChanged.connect((_, change) => {
+      if (change.name === "dirty" && change.newValue) handle.edited();
+    }, handle);
+    panel.disposed.connect(() => this.remove(panel), handle);
+  }
+
+  private remove(panel: NotebookPanel): void {
+    const page = this.pages.get(panel);
+    if (!page) return;
+    this.pages.delete(panel);
+    if (!panel.isDisposed) panel.context.fileChanged.disconnect(page.handle.refresh, page.handle);
+    page.handle.dispose();
+    page.node.remove();
+    this.follow();
+  }
+
+  private openPlace(panel: NotebookPanel, file: string, place: { cell: number; line: number }): void {
+    const named = file ? openNotebook(this.parts.tracker, file) : null;
+    void showCell(this.parts.app, named ?? panel, place);
+  }
+
+  /** The page of the current notebook, or an offer to make one; the last page stays where no notebook is current. */
+  private follow(): void {
+    const current = this.parts.tracker.currentWidget;
+    this.pages.forEach((page, panel) => (page.node.hidden = panel !== current));
+    this.empty.hidden = current !== null && this.pages.has(current);
+    if (!this.empty.hidden) this.offer(current);
+  }
+
+  private offer(panel: NotebookPanel | null): void {
+    const { words } = this.parts;
+    if (!panel) {
+      this.empty.replaceChildren(el("p", { class: "sl-dim" }, words.__("Open a notebook to promote it.")));
+      return;
+    }
+    const name = panel.context.path.split("/").pop() ?? "";
+    const go = (): void => this.promote(panel);
+    this.empty.replaceChildren(
+      el("button", { type: "button", class: "sl-main", onclick: go }, words.__("Promote %1", name)),
+    );
+  }
+
+  /** True when the file holds what the page shows. Asks before it saves, unless told not to. */
+  private async save(panel: NotebookPanel): Promise<boolean> {
+    if (panel.isDisposed || !panel.context.model.dirty) return !panel.isDisposed;
+    if (!(await this.maySave(panel))) return false;
+    try {
+      await panel.context.save();
+    } catch {
+      return false; // JupyterLab has shown why
+    }
+    return !panel.context.model.dirty;
+  }
+
+  private async maySave(panel: NotebookPanel): Promise<boolean> {
+    const { memory, words } = this.parts;
+    if ((await memory?.fetch(SAVE_UNASKED)) === true) return true;
+    const answer = await showDialog({
+      title: words.__("Save %1?", panel.title.label),
+      body: words.__("It has unsaved changes. What is promoted is the file."),
+      checkbox: memory ? { label: words.__("Do not ask again"), checked: false } : null,
+      buttons: [
+        Dialog.cancelButton({ label: words.__("Cancel") }),
+        Dialog.okButton({ label: words.__("Save and go on") }),
+      ],
+    });
+    if (answer.button.accept && answer.isChecked) await memory?.save(SAVE_UNASKED, true);
+    return answer.button.accept;
+  }
+}
+
+export default promote;

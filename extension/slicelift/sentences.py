@@ -1,0 +1,123 @@
+"""One sentence that says what is going on with a run.
+
+The same words everywhere: live view, `status`, `jobs`, the end of `promote --wait`, the card under a cell.
+"""
+
+from __future__ import annotations
+
+import time
+
+from slicelift.figures import duration, number, user_metrics
+from slicelift.models import Failure, RunView, Status
+
+
+def sentence(view: RunView) -> str:
+    """What is going on, without a full stop when it goes on."""
+    return _SENTENCES[view.status](view)
+
+
+def failure_sentence(failure: Failure, *, notebook: str = "") -> str:
+    """`Rank 1 failed in cell 4, line 2: ValueError: bad`; as much of it as is known.
+
+    The file is named unless it is `notebook`, the promoted one.
+    """
+    who = "The job" if failure.rank is None else f"Rank {failure.rank}"
+    message = _clause(failure.message)
+    what = message.removeprefix(f"{who} raised ")
+    if what.startswith(f"{who} "):
+        return what
+    if failure.exception and not what.startswith(failure.exception):
+        what = f"{failure.exception}: {what}" if what else failure.exception
+    return f"{who} failed{_in_place(failure, notebook)}: {what}"
+
+
+def failure_lines(failure: Failure, *, notebook: str = "") -> list[str]:
+    """The sentence, the line of source, and the traceback in the notebook's own places."""
+    lines = [failure_sentence(failure, notebook=notebook)]
+    if failure.source.strip():
+        lines.append(f"    {failure.source.strip()}")
+    if failure.traceback.strip():
+        lines.extend(["", *failure.traceback.rstrip().splitlines()])
+    return lines
+
+
+def newest_step(view: RunView) -> int | None:
+    """The highest step that any metric has reached."""
+    return max((int(step) for step, _ in view.latest.values()), default=None)
+
+
+def elapsed(view: RunView, *, now: float | None = None) -> float:
+    """Seconds from start (or submit) to end (or now)."""
+    start = view.started or view.created
+    return (view.ended or (time.time() if now is None else now)) - start
+
+
+def _waiting(view: RunView) -> str:
+    ahead = (view.position or 1) - 1
+    first = "next in line" if ahead == 0 else f"{ahead} job{'' if ahead == 1 else 's'} ahead"
+    return f"Waiting: {first}" + (f"; {_clause(view.message)}" if view.message else "")
+
+
+def _starting(view: RunView) -> str:
+    return f"Starting: {_clause(view.message) or 'preparing the processes'}"
+
+
+def _running(view: RunView) -> str:
+    step = newest_step(view)
+    if step is None:
+        return "Running: no step logged yet"
+    own = user_metrics(dict(view.latest))
+    figures = [f"step {step}", *(f"{key} {number(view.latest[key][1])}" for key in own[:1])]
+    return "Running: " + ", ".join(figures)
+
+
+def _cancelling(view: RunView) -> str:
+    return f"Cancelling: {_clause(view.message) or 'ending every process'}"
+
+
+def _finished(view: RunView) -> str:
+    if not view.models:
+        return f"Finished in {duration(elapsed(view))}"
+    names = ", ".join(f"{model.name} version {model.version}" for model in view.models)
+    return f"Finished in {duration(elapsed(view))}: {names}"
+
+
+def _failed(view: RunView) -> str:
+    if view.failure:
+        return failure_sentence(view.failure, notebook=view.spec.notebook)
+    return f"Failed: {_clause(view.message) or view.reason or 'no reason is known'}"
+
+
+def _killed(view: RunView) -> str:
+    return f"Killed: {_clause(view.message) or view.reason or 'no reason is known'}"
+
+
+def _unknown(view: RunView) -> str:
+    raw = f" (the backend says {view.phase!r})" if view.phase else ""
+    return f"Unknown: {_clause(view.message) or view.reason or 'nothing is known of it'}{raw}"
+
+
+_SENTENCES = {
+    Status.WAITING: _waiting,
+    Status.STARTING: _starting,
+    Status.RUNNING: _running,
+    Status.CANCELLING: _cancelling,
+    Status.FINISHED: _finished,
+    Status.FAILED: _failed,
+    Status.KILLED: _killed,
+    Status.UNKNOWN: _unknown,
+}
+
+
+def _in_place(failure: Failure, notebook: str) -> str:
+    if failure.cell is None:
+        return ""
+    line = f", line {failure.line}" if failure.line is not None else ""
+    file = f" of {failure.file}" if failure.file and failure.file != notebook else ""
+    return f" in cell {failure.cell}{line}{file}"
+
+
+def _clause(message: str) -> str:
+    """The first line of a message, without the full stop that our sentence does not have."""
+    lines = message.strip().splitlines()
+    return lines[0].rstrip(".") if lines else ""

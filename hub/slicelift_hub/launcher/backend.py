@@ -1,0 +1,43 @@
+"""Makes the backend of one launcher, with its users' jobs kept apart where that is asked for and possible."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from slicelift.backends.base import Backend
+from slicelift.backends.local import Local
+from slicelift.errors import Refused
+from traitlets.utils.importstring import import_item
+
+from slicelift_hub import isolation
+
+_log = logging.getLogger(__name__)
+
+
+def make_backend(
+    name: str, home: Path, *, apart: str, under_hub: bool, network: str, visible: Sequence[str]
+) -> Backend:
+    """The backend class of that name over `home`; `apart` is "auto" (under a hub, where possible), "always" or "never".
+
+    Only "local" keeps users apart by users of the system. Raises Refused "isolation-impossible" for an "always" that
+    cannot be kept. Blocks: it is tried out.
+    """
+    kind = import_item(name)
+    if not issubclass(kind, Local) or apart == "never" or (apart == "auto" and not under_hub):
+        made: Backend = kind(home=home)
+        return made
+    missing = isolation.available()
+    if missing and apart == "always":
+        hint = "Start the hub as root, or set c.Launcher.isolation = 'auto'."
+        raise Refused("isolation-impossible", f"Jobs cannot be kept apart: {missing}.", hint)
+    if missing:
+        _log.warning(
+            "All jobs run as one user of this machine: %s. Only the HTTP interfaces keep users apart.",
+            missing,
+        )
+        return Local(home)
+    _log.info("Jobs run as one user of this machine each; their ranks' network: %s.", network)
+    shown = [Path(path) for path in visible]
+    return Local(home, enclosure=isolation.JobEnclosure(home, network=network, visible=shown))

@@ -1,0 +1,83 @@
+"""`ANY /mlflow/<path>`: a person's own way to MLflow, with the token of a session or of the launcher.
+
+`MLFLOW_TRACKING_URI=<launcher>/api/v1/mlflow` and `MLFLOW_TRACKING_TOKEN` make any mlflow client go this way.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from slicelift.errors import NotFound, UserError
+
+from slicelift_hub.launcher.mlflow_exposed import is_exposed
+from slicelift_hub.launcher.mlflow_link import Link
+from slicelift_hub.launcher.mlflow_translation import Call
+from slicelift_hub.launcher.passthrough import MlflowHandler
+
+# bodies that are a file's content, or no JSON
+_RAW = ("upload-artifact", "v1/traces")
+
+
+class GateHandler(MlflowHandler):
+    """See the module. `pages`: whether what only MLflow's pages need is open, too."""
+
+    pages = False
+
+    async def pass_on(self, _path: str) -> None:
+        """One call of any method."""
+        try:
+            self.check_body()
+            call = self._call()
+            link = self.link()
+            await self._exchange(link, await self.named(link, call))
+        finally:
+            self.file.close()
+
+    get = post = put = patch = delete = pass_on
+
+    @property
+    def raw_path(self) -> str:
+        """The path at MLflow as it was sent: tornado decodes what it passes to methods."""
+        return self.request.path.split("/api/v1/mlflow/", 1)[1]
+
+    def _call(self) -> Call:
+        method, path = self.request.method or "GET", unquote(self.raw_path)
+        if not is_exposed(method, path, pages=self.pages):
+            message = f"{method} /{path[:200]} of MLflow is not open here."
+            raise NotFound("mlflow-call-closed", message, "docs/tracking.md says what is, and why.")
+        call = Call(
+            method=method,
+            path=path,
+            query=tuple(parse_qsl(self.request.query, keep_blank_values=True)),
+            headers=self.passed_headers(),
+        )
+        raw = call.is_file or path.endswith(_RAW)
+        return call if raw else Call(**{**vars(call), "json": self._json()})
+
+    def _json(self) -> Any:
+        """The decoded body. One that cannot be read cannot be checked: raises `bad-json`.
+
+        A string, too: MLflow would take it for JSON once more.
+        """
+        body = self.small_body()
+        try:
+            value = json.loads(body) if body else None
+        except (ValueError, RecursionError) as error:
+            raise UserError("bad-json", f"The body is no JSON: {error}.", "Send a JSON object.") from error
+        if not isinstance(value, dict | None):
+            raise UserError("bad-json", f"The body is a {type(value).__name__}.", "Send a JSON object.")
+        return value
+
+    async def _exchange(self, link: Link, call: Call) -> None:
+        content, size = await self.content_of(call)
+        async with link.stream(call, content, size=size, account=self.account) as response:
+            self.answer_head(response)
+            words = self.words_outward(call)
+            if words is not None and "json" in response.headers.get("Content-Type", ""):
+                await self.answer_json(response, words)
+            else:
+                await self.answer_stream(response)
+        if call.path.endswith(("experiments/delete", "experiments/update")):
+            link.forget_default(self.account)

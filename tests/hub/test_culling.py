@@ -1,0 +1,133 @@
+"""Idle sessions end although a tab is open, busy kernels never: the real culler, the real sessions.
+
+About a minute and a half: a hub, three sessions, and twice the seconds that it takes to be idle.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from slicelift_hub.culling import arbiter, idle_seconds, make_role
+
+# longer than a kernel takes to start on a busy machine
+IDLE_SECONDS = 25
+PROFILES = """
+profiles:
+  - {slug: short, display_name: Short, cpu: 1, memory: 1Gi}
+  - {slug: long, display_name: Long, cpu: 1, memory: 1Gi, idle_minutes: 60}
+"""
+
+
+@pytest.fixture(scope="module")
+def culled_hub(make_hub: Callable[..., Any]) -> Any:
+    hub = make_hub(variables={"SLICELIFT_IDLE_SECONDS": str(IDLE_SECONDS), "SLICELIFT_CULL_SECONDS": "1"})
+    (hub.home / "profiles.yaml").write_text(PROFILES)
+    settings = f"c.LocalSliceSpawner.profiles_file = {str(hub.home / 'profiles.yaml')!r}\n"
+    (hub.home / "jupyterhub_config.py").write_text(settings + "c.LocalSliceSpawner.demo = ''\n")
+    return hub.start()
+
+
+def test_an_idle_session_ends_with_its_tab_open_and_a_busy_kernel_stays(culled_hub: Any, tools: Any) -> None:
+    busy, idle, other = (culled_hub.log_in(name) for name in ("anna", "ben", "李雷"))
+    other.spawn(profile="long")
+    busy.spawn(profile="short")
+    with _kernel(culled_hub, busy) as kernel:
+        kernel.execute("import time\nwhile True: time.sleep(0.1)")
+        idle.spawn(profile="short")
+        with _open_tab(culled_hub, idle) as polls:
+            tools.wait_for(lambda: not idle.server(), 120, culled_hub.log)
+        assert polls[0] > 5
+        assert busy.server()["ready"]
+        # nothing else kept it: once the cell is interrupted, the session goes as well
+        _rest(culled_hub, busy, "POST", f"kernels/{_kernel_id(culled_hub, busy)}/interrupt")
+        tools.wait_for(lambda: not busy.server(), 120, culled_hub.log)
+    # idle for longest, but its profile has a limit of its own
+    assert other.server()["ready"]
+
+
+def test_idle_is_the_time_since_the_last_word_of_kernels_and_terminals() -> None:
+    now = 1_796_000_000.0
+    rows = [{"execution_state": "idle", "last_activity": _text(now - ago)} for ago in (500, 40)]
+    assert idle_seconds(rows, [], age=1000, now=now) == pytest.approx(40)
+    assert idle_seconds(rows, [{"last_activity": _text(now - 7)}], age=1000, now=now) == pytest.approx(7)
+    assert idle_seconds([], [], age=1000, now=now) == 1000
+    busy = {"execution_state": "busy", "last_activity": _text(now - 900)}
+    assert idle_seconds([*rows, busy], [], age=1000, now=now) is None
+
+
+@pytest.mark.asyncio
+async def test_max_hours_end_a_session_in_any_case_and_a_silent_one_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "a token")
+    server = {"full_name": "ben/", "url": "/user/ben/", "started": _text(time.time() - 7300)}
+    state = {"address": "http://127.0.0.1:9", "idle_minutes": 1}
+    assert await arbiter(inactive_limit=60, server=server | {"state": state | {"max_hours": 2}})
+    assert not await arbiter(inactive_limit=60, server=server | {"state": state})
+    assert not await arbiter(inactive_limit=60, server=server | {"state": {}})
+
+
+def test_the_culler_may_look_and_stop_and_nothing_else() -> None:
+    scopes = {scope.partition(":")[0] for scope in make_role()["scopes"]}
+    assert scopes == {"list", "read", "admin", "access", "delete"}
+    assert [scope for scope in make_role()["scopes"] if scope.startswith("admin:")] == ["admin:server_state"]
+
+
+def _text(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
+
+
+@contextmanager
+def _open_tab(hub: Any, person: Any) -> Iterator[list[int]]:
+    """What an open JupyterLab does all the time: ask for kernels, sessions and files."""
+    polls, stop = [0], threading.Event()
+
+    def poll() -> None:
+        while not stop.wait(0.3):
+            for path in ("status", "kernels", "contents"):
+                polls[0] += _rest(hub, person, "GET", path).status_code == 200
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield polls
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def _kernel(hub: Any, person: Any) -> Iterator[Any]:
+    """A kernel of that session, and a client of it that came by its connection file."""
+    made = _rest(hub, person, "POST", "kernels", json={"name": "python3"})
+    assert made.status_code == 201, made.text
+    home = Path(person.session()["HOME"])
+    (file,) = home.rglob(f"kernel-{made.json()['id']}.json")
+    client = BlockingKernelClient(connection_file=str(file))
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        yield client
+    finally:
+        client.stop_channels()
+
+
+def _kernel_id(hub: Any, person: Any) -> str:
+    return str(_rest(hub, person, "GET", "kernels").json()[0]["id"])
+
+
+def _rest(hub: Any, person: Any, method: str, path: str, **more: Any) -> httpx.Response:
+    """The session's own API, through the proxy."""
+    headers = {"Authorization": person.api.headers["Authorization"]}
+    url = f"{hub.url}/user/{person.name}/api/{path}"
+    return httpx.request(method, url, headers=headers, trust_env=False, timeout=30, **more)

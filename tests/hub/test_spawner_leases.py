@@ -1,0 +1,143 @@
+"""Sessions and what they hold, with real processes and no hub: who dies, what is freed, what is ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slicelift_hub import homes
+from slicelift_hub.database import open_database
+from slicelift_hub.leases import Leases, make_inventory
+from slicelift_hub.sessions import MARKER, Sessions
+
+NEEDS = {"1g.10gb": 1}
+# a hub that takes a lease, starts a session, and is gone before it can note its pid
+DYING_HUB = """
+import os, subprocess, sys
+from pathlib import Path
+from slicelift_hub.database import open_database
+from slicelift_hub.sessions import MARKER, Sessions
+session = Sessions(open_database(Path(sys.argv[1]))).begin("session:anna:", {"1g.10gb": 1})
+child = subprocess.Popen(["sleep", "600"], env={MARKER: session.session_id}, start_new_session=True)
+print(child.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "ledger.db"
+    Leases(open_database(file)).declare(make_inventory(slots=1, gpus=0, slices=[{"name": "1g.10gb"}]))
+    return file
+
+
+@pytest.fixture
+def sessions(file: Path) -> Sessions:
+    return Sessions(open_database(file))
+
+
+@pytest.fixture
+def running(sessions: Sessions) -> Iterator[subprocess.Popen[bytes]]:
+    """anna's session, with a process of its own."""
+    session = sessions.begin("session:anna:", NEEDS)
+    assert session is not None
+    process = subprocess.Popen(["sleep", "600"], env={MARKER: session.session_id}, start_new_session=True)
+    sessions.started("session:anna:", process.pid)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_second_gets_nothing_and_no_place_in_the_queue(
+    sessions: Sessions, running: subprocess.Popen[bytes]
+) -> None:
+    assert sessions.begin("session:ben:", NEEDS) is None
+    assert sessions.waiting() == {}
+    assert sessions.reconcile() == []
+    assert sessions.end("session:anna:") == ()
+    assert running.wait(5) == -9
+    assert sessions.end("session:anna:") == ()
+    assert sessions.begin("session:ben:", NEEDS) is not None
+
+
+def test_a_job_that_waits_is_not_overtaken(sessions: Sessions, file: Path) -> None:
+    jobs = Leases(open_database(file))
+    jobs.request("r-1-1", NEEDS)
+    jobs.request("r-2-1", NEEDS)
+    jobs.release("r-1-1")
+    assert sessions.begin("session:ben:", NEEDS) is None
+    assert sessions.waiting() == {"1g.10gb": 1}
+    assert jobs.request("r-2-1", NEEDS)
+
+
+def test_a_dead_session_is_found_out_and_what_it_left_is_ended(
+    sessions: Sessions, running: subprocess.Popen[bytes]
+) -> None:
+    marker = Path(f"/proc/{running.pid}/environ").read_bytes().decode().split("\0")[0].split("=")
+    left = subprocess.Popen(["sleep", "600"], env={marker[0]: marker[1]}, start_new_session=True)
+    running.kill()
+    running.wait()
+    assert sessions.reconcile() == ["session:anna:"]
+    assert left.wait(5) == -9
+    assert sessions.capacity()["1g.10gb"].free == 1
+
+
+def test_a_hub_killed_in_mid_spawn_leaves_nothing(sessions: Sessions, file: Path) -> None:
+    hub = subprocess.Popen([sys.executable, "-c", DYING_HUB, str(file)], stdout=subprocess.PIPE)
+    assert hub.stdout is not None
+    pid = int(hub.stdout.readline())
+    hub.wait(10)
+    hub.stdout.close()
+    assert sessions.capacity()["1g.10gb"].free == 0
+    assert sessions.reconcile() == ["session:anna:"]
+    assert sessions.capacity()["1g.10gb"].free == 1
+    assert not _lives(pid)
+
+
+def test_a_lease_without_a_session_is_freed_and_a_jobs_is_not(sessions: Sessions, file: Path) -> None:
+    leases = Leases(open_database(file))
+    leases.request("session:old:", NEEDS)
+    assert sessions.reconcile() == ["session:old:"]
+    leases.request("r-1-1", NEEDS)
+    assert sessions.reconcile() == []
+    assert sessions.capacity()["1g.10gb"].free == 0
+
+
+def test_a_session_without_a_slice_is_known_as_well(sessions: Sessions) -> None:
+    session = sessions.begin("session:anna:", {})
+    assert session is not None
+    assert session.items == ()
+    left = subprocess.Popen(["sleep", "600"], env={MARKER: session.session_id})
+    sessions.end("session:anna:")
+    assert left.wait(5) == -9
+
+
+def test_homes_have_plain_names_that_never_meet() -> None:
+    names = ["anna", "Anna", "李雷", "李 雷", "a/../b", "a--b", "..", "", "x" * 300, "a-b", "a_b", "o'neil"]
+    slugs = [homes.slug(name) for name in names]
+    assert len(set(slugs)) == len(names)
+    assert all(slug.isascii() and "/" not in slug and not slug.startswith(".") for slug in slugs)
+    assert max(map(len, slugs)) <= 48
+    assert homes.slug("anna") == "anna"
+
+
+def test_a_home_is_made_whole_and_left_alone_ever_after(tmp_path: Path) -> None:
+    home = homes.prepare(tmp_path, "李雷")
+    assert (home.parent, home.stat().st_mode & 0o777) == (tmp_path / "homes", 0o700)
+    (home / "mine").write_text("x")
+    assert homes.prepare(tmp_path, "李雷", demo=tmp_path / "missing") == home
+    assert [path.name for path in home.iterdir()] == ["mine"]
+    # a demo that cannot be copied costs the demo, not the home
+    assert list(homes.prepare(tmp_path, "ben", demo=tmp_path / "missing").iterdir()) == []
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

@@ -1,0 +1,234 @@
+"""A launcher under a small stand-in for the hub, and two users of it who are kept apart by users of the system."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slicelift.launcher_client import Client, read_state
+from slicelift.models import DataRef, JobSpec, RunView, Snapshot, SnapshotFile, Status
+from slicelift.runtime import processes
+from slicelift_hub import isolation
+from slicelift_hub.homes import slug
+from slicelift_hub.system_users import SystemUser, remove_all, system_user
+
+SCOPE = "access:services!service=launcher"
+
+
+class _Whose(BaseHTTPRequestHandler):
+    """`GET /user` as the hub answers it: a token is its user's name with `token-` before it."""
+
+    def do_GET(self) -> None:
+        name = self.headers["Authorization"].removeprefix("token token-")
+        body = json.dumps({"kind": "user", "name": name, "scopes": [SCOPE]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@dataclass
+class Machine:
+    """One home with a launcher for several users. `close` ends what still runs and removes the system's users."""
+
+    home: Path
+    hub_url: str
+    process: subprocess.Popen[bytes] | None = None
+    _clients: dict[str, Client] = field(default_factory=dict)
+
+    def start(self) -> Machine:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "slicelift_hub.launcher", "--hub", "--home", str(self.home)]
+        command += ["--tracker", "none", "--port", str(port), "--slots", "8"]
+        told = {"JUPYTERHUB_API_URL": self.hub_url, "JUPYTERHUB_API_TOKEN": "the service's own"}
+        told |= {"JUPYTERHUB_SERVICE_NAME": "launcher", "ADMINS_CLOUD_KEY": "key-of-the-admin"}
+        with (self.home.parent / "launcher.log").open("ab") as log:
+            self.process = subprocess.Popen(command, env=os.environ | told, stdout=log, stderr=log)
+        pid = self.process.pid
+        wait_for(lambda: (read_state(self.home) or {}).get("pid") == pid, self.log)
+        return self
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(60)
+        accounts = json.loads((self.home / "hub" / "accounts.json").read_bytes())
+        uids = {uid for _, uid in accounts.values()}
+        for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+            found = processes.look(pid)
+            if found and processes.user_of(pid) in uids:
+                processes.send(found, signal.SIGKILL)
+        wait_for(lambda: len(remove_all(self.home)) >= 0 and not _accounts_left(accounts))
+
+    def user(self, name: str) -> SystemUser:
+        return system_user(self.home, name)
+
+    def home_of(self, name: str) -> Path:
+        return self.home / "homes" / slug(name)
+
+    def client(self, name: str) -> Client:
+        if name not in self._clients:
+            state = read_state(self.home)
+            assert state is not None
+            self._clients[name] = Client(str(state["url"]), f"token-{name}")
+        return self._clients[name]
+
+    def submit(self, name: str, script: str, **changes: Any) -> RunView:
+        client, content = self.client(name), {"promoted.py": script.encode()}
+        snapshot = make_snapshot(content)
+        missing = set(client.offer_snapshot(snapshot))
+        client.send_blobs(
+            iter([(sha(data), len(data), data) for data in content.values() if sha(data) in missing])
+        )
+        assert client.offer_snapshot(snapshot) == []
+        words = {"name": "demo", "snapshot_id": snapshot.id, "notebook": "demo.ipynb", "cwd": "."}
+        words |= {"script": "promoted.py", "python": sys.executable}
+        promotion = "p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20]
+        return client.submit(promotion, JobSpec(**(words | changes)))
+
+    def until(self, name: str, run_id: str, status: Status, seconds: float = 200) -> RunView:
+        client = self.client(name)
+
+        def reached() -> bool:
+            view = client.job(run_id)
+            assert view.status == status or not view.status.terminal, (view, self.words(view))
+            return view.status == status
+
+        wait_for(reached, lambda: self.log() + self.words(client.job(run_id)), seconds)
+        return client.job(run_id)
+
+    def words(self, view: RunView) -> str:
+        """What the job's agent and its rank 0 wrote."""
+        root = self.attempt(view.run_id)
+        files = [root / "agent.log", root / "logs" / "rank-0.log"]
+        return "\n".join(file.read_text(errors="replace") for file in files if file.exists())
+
+    def attempt(self, run_id: str) -> Path:
+        return self.home / "attempts" / f"{run_id}-1"
+
+    def processes_of(self, name: str) -> list[int]:
+        uid = self.user(name).uid
+        pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+        return [pid for pid in pids if processes.look(pid) and processes.user_of(pid) == uid]
+
+    def run_as(self, name: str, program: str, *arguments: str, network: bool = True) -> Any:
+        """What a Python program of that user's, in a session of theirs, prints as JSON."""
+        home = self.home_of(name)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        command = [sys.executable, "-S", "-c", program, *arguments]
+        enclosed = isolation.enclosed_command(name, command, writable=[home], network=network, home=self.home)
+        done = subprocess.run(enclosed, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def log(self) -> str:
+        return (self.home.parent / "launcher.log").read_text(errors="replace")[-4000:]
+
+
+def make_data(remote: Path, files: dict[str, bytes], **words: Any) -> DataRef:
+    """A folder in a DVC remote that is a directory, as `dvc push` leaves it."""
+    rows = [{"md5": md5(data), "relpath": name} for name, data in sorted(files.items())]
+    listing = json.dumps(rows).encode()
+    for name, data in {
+        **{md5(data): data for data in files.values()},
+        f"{md5(listing)}.dir": listing,
+    }.items():
+        place = remote / "files" / "md5" / name[:2] / name[2:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    size = sum(map(len, files.values()))
+    told = {"path": "data", "dvc_file": "data.dvc", "remote": "store", "remote_config": {"url": str(remote)}}
+    return DataRef(md5=f"{md5(listing)}.dir", size_bytes=size, nfiles=len(files), **(told | words))
+
+
+def make_snapshot(content: dict[str, bytes]) -> Snapshot:
+    files = tuple(
+        SnapshotFile(path=path, sha256=sha(data), size_bytes=len(data)) for path, data in content.items()
+    )
+    words = {"tree": "t", "commit": "c", "base_commit": "b", "branch": "main", "dirty": False, "cwd": "."}
+    words |= {"notebook": "demo.ipynb", "script": "promoted.py", "script_sha256": "", "lock_sha256": ""}
+    return Snapshot(id=sha(repr(sorted(content.items())).encode()), files=files, **words)
+
+
+def wait_for(condition: Callable[[], Any], why: Callable[[], str] = str, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"waited {seconds} s in vain. {why()}"
+        time.sleep(0.05)
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def md5(data: bytes) -> str:
+    return hashlib.md5(data).hexdigest()
+
+
+def _accounts_left(accounts: dict[str, Any]) -> list[str]:
+    names = Path("/etc/passwd").read_text()
+    return [name for name, _ in accounts.values() if f"{name}:" in names]
+
+
+@pytest.fixture(scope="session")
+def hub_url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Whose)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="session")
+def machine(hub_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Shared by all tests: a launcher takes seconds to come up."""
+    home = tmp_path_factory.mktemp("machine 机") / "home 家"
+    home.mkdir(mode=0o700)
+    made = Machine(home, hub_url)
+    for name in ("anna", "bob"):
+        (made.home_of(name)).mkdir(mode=0o700, parents=True)
+        made.user(name)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def tools() -> Any:
+    """Functions of this file, which test modules must not import."""
+    return Tools
+
+
+class Tools:
+    """See `tools`."""
+
+    wait_for = staticmethod(wait_for)
+    make_data = staticmethod(make_data)
