@@ -1,5 +1,5 @@
 # The one list of commands; CI calls the same names.
-#   make up      everything on this machine: launcher, MLflow, the demo project (Ctrl-C stops it)
+#   make up      everything on this machine: JupyterHub, launcher, MLflow, the demo project (Ctrl-C stops it)
 #   make test    every tier of tests that can run here; what cannot is named with its reason
 #   make check   format, lint, types, import rules, spelling, house rules of the docs
 #   make bench   the figures of docs/benchmarks.md
@@ -8,13 +8,14 @@
 
 PY := .venv/bin/python
 PORT ?= 8765
+HUB_PORT ?= 8000
 ARGS ?=
 
 env:
 	@sh hub/deploy/bootstrap.sh
 
 up: env
-	@exec .venv/bin/slicelift up --port $(PORT) $(ARGS)
+	@exec .venv/bin/slicelift up --hub-port $(HUB_PORT) --port $(PORT) $(ARGS)
 
 down: env
 	@.venv/bin/slicelift down $(ARGS)

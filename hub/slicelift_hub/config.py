@@ -29,7 +29,7 @@ from slicelift.launcher_client import default_home
 from slicelift.runtime import processes
 
 from slicelift_hub import culling
-from slicelift_hub.isolation import available
+from slicelift_hub.isolation import SWITCH, available
 
 LAUNCHER, OPERATOR = "launcher", "operator"
 APART = "isolation: one system user per session"
@@ -190,7 +190,9 @@ def _keeper(way: str) -> list[str]:
 
 def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of who started the hub, as a launcher without a hub would have it: jobs see most of it."""
-    return {name: value for name, value in environment.items() if not name.startswith(_PRIVATE)}
+    return {
+        name: value for name, value in environment.items() if name == SWITCH or not name.startswith(_PRIVATE)
+    }
 
 
 def _operator_token() -> str:

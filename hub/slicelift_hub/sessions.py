@@ -15,6 +15,7 @@ import os
 import secrets
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from slicelift_hub.database import reading, writing
 MARKER = "SLICELIFT_SESSION"
 PREFIX = "session:"
 KILL_SECONDS = 5.0
+SETTLE_SECONDS = 0.2
 
 metadata = MetaData()
 
@@ -170,7 +172,11 @@ def _lives(row: Any) -> bool:
 def _kill(session_id: str) -> tuple[str, ...]:
     """End every process of the session at once; those that would not die."""
     wanted = f"{MARKER}={session_id}".encode()
-    return processes.end(lambda: _marked(wanted), grace_seconds=0, limit_seconds=KILL_SECONDS).left
+    end = partial(processes.end, lambda: _marked(wanted), grace_seconds=0, limit_seconds=KILL_SECONDS)
+    left = end().left
+    # a process shows no environment while it is being exec'ed: what was just starting is found now
+    time.sleep(SETTLE_SECONDS)
+    return left or end().left
 
 
 def _marked(wanted: bytes) -> list[processes.Process]:

@@ -226,12 +226,12 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
             "MLFLOW_TRACKING_URI": f"{self.launcher_url}/api/v1/mlflow",
             "MLFLOW_TRACKING_TOKEN": self.api_token,
         }
-        return {"LANG": "C.UTF-8"} | env | ours | devices(self._session)
+        return {"LANG": "C.UTF-8"} | env | ours | devices(self._session) | isolation.session_environment()
 
     def get_args(self) -> list[str]:
-        """Jupyter's server refuses to run as root unless it is told to."""
+        """Jupyter's server refuses to run as root unless it is told to; what isolation wants of it comes along."""
         allowed = ["--allow-root"] if os.geteuid() == 0 and isolation.available() else []
-        return [*super().get_args(), *allowed]
+        return [*super().get_args(), *allowed, *isolation.session_arguments()]
 
     async def _signal(self, sig: int) -> bool:
         """To exactly our process: its pid may be another's by now."""

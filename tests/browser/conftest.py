@@ -326,11 +326,19 @@ class RunningHub(Place):
 
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
+        # Jupyter's own question for news would cover the panel, and asks a server of the internet
+        (self.home / "jupyterhub_config.py").write_text("c.Spawner.args = ['--LabApp.news_url=None']\n")
         command = [*SLICELIFT, "up", "--hub-port", str(self.port), "--port", str(self.launcher_port)]
-        log = (self.home.parent / "up.log").open("a")
-        self.up = subprocess.Popen(
-            command, cwd=ROOT, env=self.variables, stdout=log, stderr=log, text=True, start_new_session=True
-        )
+        with (self.home.parent / "up.log").open("a") as log:
+            self.up = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=self.variables,
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         wait_for(self.is_up, 120, f"the hub ({self.home.parent / 'up.log'})")
 
     def is_up(self) -> bool:
@@ -405,7 +413,7 @@ def sign_in(place: RunningHub, browser: Browser, name: str, *, offer: str) -> It
         page.get_by_label("Username").fill(name)
         page.get_by_label("Password").fill(told["password"])
         page.get_by_role("button", name="Sign in").click()
-        page.goto(f"{place.url}/hub/spawn/{name}")
+        page.wait_for_url("**/hub/spawn*")
         cards = page.locator(".sl-offer")
         cards.first.wait_for()
         offers = {card.locator(".sl-title").inner_text(): card.inner_text() for card in cards.all()}

@@ -21,6 +21,7 @@ import httpx
 import pytest
 from slicelift.launcher_client import Client, read_state
 from slicelift.models import JobSpec, RunView, Snapshot, SnapshotFile
+from slicelift_hub import system_users
 from slicelift_hub.accounts import Accounts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -299,6 +300,7 @@ def make_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
     yield make
     for hub in made:
         hub.close()
+        system_users.remove_all(hub.home)
 
 
 @pytest.fixture(scope="session")

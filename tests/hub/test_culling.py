@@ -42,13 +42,14 @@ def test_an_idle_session_ends_with_its_tab_open_and_a_busy_kernel_stays(culled_h
     busy.spawn(profile="short")
     with _kernel(culled_hub, busy) as kernel:
         kernel.execute("import time\nwhile True: time.sleep(0.1)")
+        tools.wait_for(lambda: _kernel_row(culled_hub, busy)["execution_state"] == "busy", 60, culled_hub.log)
         idle.spawn(profile="short")
         with _open_tab(culled_hub, idle) as polls:
             tools.wait_for(lambda: not idle.server(), 120, culled_hub.log)
         assert polls[0] > 5
         assert busy.server()["ready"]
         # nothing else kept it: once the cell is interrupted, the session goes as well
-        _rest(culled_hub, busy, "POST", f"kernels/{_kernel_id(culled_hub, busy)}/interrupt")
+        _rest(culled_hub, busy, "POST", f"kernels/{_kernel_row(culled_hub, busy)['id']}/interrupt")
         tools.wait_for(lambda: not busy.server(), 120, culled_hub.log)
     # idle for longest, but its profile has a limit of its own
     assert other.server()["ready"]
@@ -114,16 +115,17 @@ def _kernel(hub: Any, person: Any) -> Iterator[Any]:
     (file,) = home.rglob(f"kernel-{made.json()['id']}.json")
     client = BlockingKernelClient(connection_file=str(file))
     client.load_connection_file()
-    client.start_channels()
+    # without heartbeats, which call a kernel dead that is only slow; what is sent waits for it
+    client.start_channels(hb=False)
     try:
-        client.wait_for_ready(timeout=60)
         yield client
     finally:
         client.stop_channels()
 
 
-def _kernel_id(hub: Any, person: Any) -> str:
-    return str(_rest(hub, person, "GET", "kernels").json()[0]["id"])
+def _kernel_row(hub: Any, person: Any) -> dict[str, Any]:
+    row: dict[str, Any] = _rest(hub, person, "GET", "kernels").json()[0]
+    return row
 
 
 def _rest(hub: Any, person: Any, method: str, path: str, **more: Any) -> httpx.Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from slicelift_hub.database import open_database
 from slicelift_hub.sessions import MARKER, Sessions
 session = Sessions(open_database(Path(sys.argv[1]))).begin("session:anna:", {"1g.10gb": 1})
 child = subprocess.Popen(["sleep", "600"], env={MARKER: session.session_id}, start_new_session=True)
+while MARKER.encode() not in Path(f"/proc/{child.pid}/environ").read_bytes():
+    pass
 print(child.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -46,6 +49,7 @@ def running(sessions: Sessions) -> Iterator[subprocess.Popen[bytes]]:
     session = sessions.begin("session:anna:", NEEDS)
     assert session is not None
     process = subprocess.Popen(["sleep", "600"], env={MARKER: session.session_id}, start_new_session=True)
+    _until_exec(process.pid)
     sessions.started("session:anna:", process.pid)
     yield process
     process.kill()
@@ -79,6 +83,7 @@ def test_a_dead_session_is_found_out_and_what_it_left_is_ended(
 ) -> None:
     marker = Path(f"/proc/{running.pid}/environ").read_bytes().decode().split("\0")[0].split("=")
     left = subprocess.Popen(["sleep", "600"], env={marker[0]: marker[1]}, start_new_session=True)
+    _until_exec(left.pid)
     running.kill()
     running.wait()
     assert sessions.reconcile() == ["session:anna:"]
@@ -112,6 +117,7 @@ def test_a_session_without_a_slice_is_known_as_well(sessions: Sessions) -> None:
     assert session is not None
     assert session.items == ()
     left = subprocess.Popen(["sleep", "600"], env={MARKER: session.session_id})
+    _until_exec(left.pid)
     sessions.end("session:anna:")
     assert left.wait(5) == -9
 
@@ -133,6 +139,14 @@ def test_a_home_is_made_whole_and_left_alone_ever_after(tmp_path: Path) -> None:
     assert [path.name for path in home.iterdir()] == ["mine"]
     # a demo that cannot be copied costs the demo, not the home
     assert list(homes.prepare(tmp_path, "ben", demo=tmp_path / "missing").iterdir()) == []
+
+
+def _until_exec(pid: int) -> None:
+    """Until the new program is in place: before that a process shows no environment, on a busy machine for long."""
+    until = time.monotonic() + 10
+    while MARKER.encode() not in Path(f"/proc/{pid}/environ").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def _lives(pid: int) -> bool:

@@ -72,10 +72,10 @@ class Machine:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+        self._drop_clients()
 
     def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
+        self._drop_clients()
         if self.process is not None:
             self.process.terminate()
             self.process.wait(60)
@@ -147,6 +147,11 @@ class Machine:
         done = subprocess.run(enclosed, cwd=home, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+    def _drop_clients(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
 
     def log(self) -> str:
         return (self.home.parent / "launcher.log").read_text(errors="replace")[-4000:]

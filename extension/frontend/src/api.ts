@@ -51,7 +51,8 @@ export class HttpApi implements Api {
     const offset = Number(/[?&]offset=(-?\d+)/.exec(path)?.[1] ?? 0);
     const told = response.headers.get("X-Next-Offset");
     const next = told === null ? Math.max(offset, 0) + bytes.byteLength : Number(told);
-    return { text: new TextDecoder().decode(bytes), next };
+    const cut = cutBytes(new Uint8Array(bytes));
+    return { text: new TextDecoder().decode(bytes.slice(0, bytes.byteLength - cut)), next: next - cut };
   }
 
   async lines(path: string, body: unknown, each: (line: any) => void): Promise<void> {
@@ -103,6 +104,16 @@ export async function* splitAt(stream: ReadableStream<Uint8Array>, mark: string)
   } finally {
     void reader.cancel().catch(() => undefined);
   }
+}
+
+/** How many bytes at the end begin a character (UTF-8) that is not all there yet: the next call reads them again. */
+function cutBytes(bytes: Uint8Array): number {
+  for (let back = 1; back <= Math.min(3, bytes.length); back += 1) {
+    const byte = bytes[bytes.length - back];
+    const length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+    if (byte < 0x80 || byte >= 0xc0) return length > back ? back : 0;
+  }
+  return 0;
 }
 
 function posted(body: unknown): RequestInit {

@@ -58,6 +58,7 @@ def gang_variables(
     devices = [request["slice_uuid"]] if request.get("slice_uuid") else request.get("gpus") or []
     if devices:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the indexes are NVML's
     return variables
 
 

@@ -19,8 +19,8 @@ _BOX = (
     "font-family:system-ui,sans-serif;font-size:13px;line-height:1.5"
 )
 # readable on white and on black
-_COLOURS = {Status.FINISHED: "#2da44e", Status.FAILED: "#e5534b", Status.RUNNING: "#3b82d6"}
-_OTHER_COLOUR = "#b08800"
+_COLOURS = {Status.FINISHED: "#1f883d", Status.FAILED: "#d1242f", Status.RUNNING: "#1f75cb"}
+_OTHER_COLOUR = "#9a6700"
 _CELL = "text-align:left;padding:1px 18px 1px 0;vertical-align:middle"
 _PRE = "white-space:pre-wrap;overflow-wrap:anywhere;max-height:20em;overflow:auto;font-size:12px;margin:4px 0"
 _WIDTH, _HEIGHT = 160, 28
@@ -93,7 +93,7 @@ def _table(rows: Sequence[Row]) -> str:
     head = "".join(f'<th style="{_CELL}">{name}</th>' for name in heads)
     body = "".join(_line(row, curves=curves) for row in rows)
     return (
-        '<table style="border-collapse:collapse;margin:4px 0">'
+        '<table style="border-collapse:collapse;margin:4px 0;font-size:13px">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
 

@@ -114,9 +114,13 @@ class AliasHandler(Handler):
         services, owner = self.services, self.principal.owner
         await services.call(services.ledger.find_version, owner, name, version)
         await services.call(services.tracker.set_alias, owner, name, alias=alias, version=version)
-        await services.call(services.ledger.set_alias, owner, name, alias=alias, version=version, by=owner)
+        note = services.ledger.set_alias
+        before = await services.call(note, owner, name, alias=alias, version=version, by=owner)
         view = await services.call(services.ledger.find_version, owner, name, version)
         services.announcer.changed(view.run_id)
+        if before is not None and before != version:  # the card it has left must not go on showing it
+            left = await services.call(services.ledger.find_version, owner, name, before)
+            services.announcer.changed(left.run_id)
         self.answer(to_dict(view))
 
 

@@ -140,7 +140,9 @@ def test_magics_with_a_way(cell: str, code: str, look: Look) -> None:
 )
 def test_calls_of_a_session_are_told_and_stay(cell: str, line: int, look: Look) -> None:
     report = look(cell, "print(1)")
-    assert [(f.code, f.severity.value, f.line) for f in report.findings] == [("promotes-itself", "note", line)]
+    assert [(f.code, f.severity.value, f.line) for f in report.findings] == [
+        ("promotes-itself", "note", line)
+    ]
     assert report.verdict == "ok"
 
 

@@ -16,6 +16,7 @@ import slicelift
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client import KernelManager
 from slicelift.errors import NotFound, Refused, SliceliftError, Unavailable, UserError
+from slicelift.launcher_client import find
 from slicelift.models import RunView, Status, to_dict
 from slicelift.widgets import live
 from slicelift.widgets.bundle import MIME
@@ -77,6 +78,29 @@ def test_waiting_ends_in_time_and_by_cancel(launcher: Path, project: Path) -> No
     assert found.value.code == "still-running"
     ended = slow.cancel()
     assert (ended.status, slow.refresh()) == (Status.KILLED, ended)
+
+
+def test_a_notebook_that_promotes_itself_makes_one_job(launcher: Path, project: Path) -> None:
+    whole = json.loads((project / "train.ipynb").read_text())
+    path = project / "itself.ipynb"
+    sources = (
+        "%load_ext slicelift\nimport slicelift",
+        "run = %promote itself.ipynb",
+        "%promote",
+        "again = slicelift.promote()\nslicelift.show(again)\nslicelift.jobs()",
+        "print(run.wait().reason, run.run_id == again.run_id)",
+    )
+    empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    whole["cells"] = [empty | {"id": f"c{n}", "source": source} for n, source in enumerate(sources)]
+    path.write_text(json.dumps(whole))
+    promoted = slicelift.promote(path)
+    path.unlink()
+    over = promoted.wait(60)
+    assert over.status is Status.FINISHED, over.logs()
+    said = "slicelift: promote, show and jobs are calls of a session; inside a job they do nothing.\n"
+    assert over.logs() == said + "inside-a-job True\n"
+    with find() as client:
+        assert len([run for run in client.jobs(limit=200) if run.name == "itself"]) == 1
 
 
 def test_the_magic_takes_the_options_of_the_command_line(

@@ -9,6 +9,7 @@ import type { Curve, Curves } from "./curves";
 import { keyLabel, valueText } from "./keys";
 
 const HEIGHT = 112;
+const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power); // steps of an axis of bytes
 const COLOURS = ["--sl-run", "--sl-ok", "--sl-wait", "--sl-bad"];
 
 export interface ChartParts {
@@ -123,7 +124,7 @@ export class Chart implements Disposer {
     const short = (_: uPlot, values: number[]) => values.map((value) => shortText(this.key, value));
     return [
       { ...shared, size: 18, gap: 2, space: 60, grid: { show: false } },
-      { ...shared, size: 44, gap: 3, space: 30, grid, values: short },
+      { ...shared, size: 44, gap: 3, space: 30, grid, values: short, ...(this.key.endsWith("_bytes") && { incrs: BINARY }) },
     ];
   }
 
