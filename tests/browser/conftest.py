@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,7 @@ DEMO = (
 PICTURES = ROOT / ".build" / "pictures"
 IDLE = "Python 3 (ipykernel) | Idle"
 BUSY = "Python 3 (ipykernel) | Busy"
+SHOWN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 
 # a gang that logs one point every second until it is told otherwise
 TRAINS = """
@@ -99,24 +100,32 @@ class Lab:
 
     def _note(self, text: str) -> None:
         # Lab looks for workspaces and settings that a new person does not have yet; a favicon is nobody's
-        known = (r"/api/workspaces|favicon|/static/.*\.map|WebSocket|Failed to load resource", *self.allowed)
+        known = (
+            r"/api/workspaces|favicon|/static/.*\.map|WebSocket|Failed to load resource|debugger state",
+            *self.allowed,
+        )
         if not any(re.search(pattern, text) for pattern in known):
             self.faults.append(text)
 
     def open(self, path: str) -> None:
         """A notebook, with its kernel ready."""
         self.page.goto(f"{self.base}/lab/tree/{path}")
+        # keys go to the notebook once it is the shell's current document
+        name = path.rpartition("/")[2]
+        self.page.locator(".lm-TabBar-tab.jp-mod-current", has_text=name).wait_for(timeout=60_000)
         self.wait_kernel(IDLE)
 
     def wait_kernel(self, state: str = IDLE) -> None:
         self.page.locator("#jp-main-statusbar").get_by_text(state, exact=True).wait_for(timeout=90_000)
 
     def run_cell(self, index: int) -> None:
-        cell = self.page.locator(
-            f".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell[data-windowed-list-index='{index}'] .cm-content"
-        )
-        cell.first.click()
+        """Ctrl+Enter in a cell, and its prompt shows that the kernel has it."""
+        cell = self.page.locator(f"{SHOWN} .jp-Cell[data-windowed-list-index='{index}']")
+        cell.locator(".cm-content").first.click()
+        expect(cell).to_have_class(re.compile("jp-mod-active"))
+        before = cell.locator(".jp-InputPrompt").first.inner_text()
         self.page.keyboard.press("Control+Enter")
+        expect(cell.locator(".jp-InputPrompt").first).not_to_have_text(before)
 
     def save(self) -> None:
         self.page.keyboard.press("Control+s")
@@ -135,6 +144,16 @@ class Lab:
         self.page.locator(".jp-Dialog .jp-mod-accept").click()
         self.page.wait_for_timeout(400)
         self.wait_kernel(IDLE)
+
+    def save_and_go_on(self) -> None:
+        """A notebook is unsaved as soon as its kernel told its version: Promote asks once."""
+        self.page.locator(".jp-Dialog").get_by_role("button", name="Save and go on").click()
+
+    def position(self) -> tuple[str, str]:
+        """Where the cursor is, by the status bar: `Cell 3/5` and `Ln 2, Col 1`."""
+        bar = self.page.locator("#jp-main-statusbar")
+        cell, line = bar.get_by_text(re.compile(r"^Cell \d")), bar.get_by_text(re.compile(r"^Ln \d"))
+        return cell.inner_text(), line.inner_text()
 
     def promote_button(self) -> Any:
         return (
@@ -206,13 +225,17 @@ def make_project(root: Path) -> Path:
     return root
 
 
-def write_notebook(path: Path, *cells: str) -> Path:
+def write_notebook(path: Path, *cells: str, outputs: Sequence[Any] = ()) -> Path:
+    """Code cells, and outputs dealt out to them, as if they had been run."""
     made = nbformat.v4.new_notebook(
         metadata={
             "kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
         }
     )
     made.cells = [nbformat.v4.new_code_cell(source, id=f"cell{i}") for i, source in enumerate(cells)]
+    share = -(-len(outputs) // len(cells))
+    for index, cell in enumerate(made.cells):
+        cell.outputs = list(outputs[index * share : (index + 1) * share])
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(made, path)
     return path
@@ -249,6 +272,7 @@ class PlainLab(Place):
 
     project: Path = Path()
     token: str = ""
+    person: Path = Path()
     server: subprocess.Popen[str] | None = None
     port: int = 0
 
@@ -264,11 +288,9 @@ class PlainLab(Place):
             f"--ServerApp.root_dir={self.project}",
             "--ServerApp.base_url=/a%40b/",
             f"--IdentityProvider.token={self.token}",
-            "--LabApp.news_url=None",
-            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         ]
         log = (self.home.parent / "lab.log").open("a")
-        personal = {"HOME": str(self.home.parent / "person"), "JUPYTER_PREFER_ENV_PATH": "1"}
+        personal = {"HOME": str(self.person), "JUPYTER_PREFER_ENV_PATH": "1"}
         self.server = subprocess.Popen(
             command,
             cwd=self.project,
@@ -285,20 +307,29 @@ class PlainLab(Place):
         self.server.send_signal(signal.SIGTERM)
         self.server.wait(30)
 
+    def settings(self, plugin: str, **values: Any) -> None:
+        """What this person chose in JupyterLab's settings of one plugin (`@jupyterlab/...:name`)."""
+        package, _, name = plugin.partition(":")
+        folder = self.person / ".jupyter" / "lab" / "user-settings" / package
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.jupyterlab-settings").write_text(json.dumps(values))
+
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainLab]:
     """`jupyter lab` of one person; the launcher is whatever it starts by itself."""
     base = tmp_path_factory.mktemp("plain")
-    (base / "person").mkdir()
     port = free_port()
     place = PlainLab(
         url=f"http://127.0.0.1:{port}/a%40b",
         home=base / "slicelift-home",
         project=make_project(base / "pro ject 数字"),
         token=secrets.token_hex(8),
+        person=base / "person",
         port=port,
     )
+    place.person.mkdir()
+    place.settings("@jupyterlab/apputils-extension:notification", fetchNews="false", checkForUpdates=False)
     place.start()
     yield place
     place.stop()
@@ -307,11 +338,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainLab]:
 
 @pytest.fixture
 def lab(plain: PlainLab, browser: Browser) -> Iterator[Lab]:
-    """A fresh window on the plain JupyterLab; faults in the page fail the test."""
+    """A fresh window on the plain JupyterLab, no tab open; faults in the page fail the test."""
+    shutil.rmtree(plain.person / ".jupyter" / "lab" / "workspaces", ignore_errors=True)
     with window(browser) as context:
         page = context.new_page()
         made = Lab(page, plain.url)
-        page.goto(f"{plain.url}/lab?token={plain.token}&reset")
+        page.goto(f"{plain.url}/api/contents?token={plain.token}")  # leaves the cookie of a login
         yield made
         assert made.faults == []
 
@@ -326,8 +358,6 @@ class RunningHub(Place):
 
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
-        # Jupyter's own question for news would cover the panel, and asks a server of the internet
-        (self.home / "jupyterhub_config.py").write_text("c.Spawner.args = ['--LabApp.news_url=None']\n")
         command = [*SLICELIFT, "up", "--hub-port", str(self.port), "--port", str(self.launcher_port)]
         with (self.home.parent / "up.log").open("a") as log:
             self.up = subprocess.Popen(
@@ -373,11 +403,33 @@ class Person:
     def folder(self) -> Path:
         return self.place.home / "homes" / self.name
 
-    def write_notebook(self, name: str, *cells: str) -> Path:
-        path = write_notebook(self.folder / name, *cells)
+    def write_notebook(self, name: str, *cells: str, outputs: Sequence[Any] = ()) -> Path:
+        path = write_notebook(self.folder / name, *cells, outputs=outputs)
         owner = self.folder.stat()
         os.chown(path, owner.st_uid, owner.st_gid)
         return path
+
+    def prefer(self, plugin: str, settings: dict[str, Any]) -> None:
+        """Settings of JupyterLab, as this person would have made them."""
+        package, _, name = plugin.partition(":")
+        file = self.folder / ".jupyter/lab/user-settings" / package / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(settings))
+        owner = self.folder.stat()
+        for made in (file, *(each for each in file.parents if each.is_relative_to(self.folder))):
+            os.chown(made, owner.st_uid, owner.st_gid)
+
+    def post(self, path: str, body: object = None) -> list[Any]:
+        """A call of this person's page; its answer, one object a line."""
+        send = """async ([path, body]) => {
+            const token = /(?:^|; )_xsrf=([^;]*)/.exec(document.cookie)[1];
+            const headers = {"Content-Type": "application/json", "X-XSRFToken": token};
+            const answer = await fetch(path, {method: "POST", headers, body: JSON.stringify(body)});
+            return [answer.status, await answer.text()];
+        }"""
+        status, text = self.lab.page.evaluate(send, [f"/user/{self.name}/{path}", body or {}])
+        assert status < 400, f"{path}: {status} {text}"
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
 
     def status(self, path: str) -> int:
         """Of a call of this person's own session, with the page's cookies."""
@@ -421,7 +473,10 @@ def sign_in(place: RunningHub, browser: Browser, name: str, *, offer: str) -> It
         page.get_by_role("button", name="Start").click()
         page.wait_for_url(f"**/user/{name}/**", timeout=120_000)
         made = Lab(page, f"{place.url}/user/{name}")
-        yield Person(name=name, place=place, lab=made, offers=offers)
+        person = Person(name=name, place=place, lab=made, offers=offers)
+        # Jupyter's question for news would cover the panel
+        person.prefer("@jupyterlab/apputils-extension:notification", {"fetchNews": "false"})
+        yield person
         assert made.faults == []
 
 

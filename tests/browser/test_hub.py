@@ -8,6 +8,7 @@ import re
 import signal
 from typing import Any
 
+import nbformat
 from playwright.sync_api import expect
 
 QUICKSTART = "quickstart/quickstart.ipynb"
@@ -29,7 +30,8 @@ def submit_from_panel(lab: Any, workers: int = 1) -> str:
     lab.page.get_by_role("button", name="Save and go on").click()
     panel = lab.page.get_by_role("region", name=re.compile("^Promote "))
     expect(panel.get_by_text(re.compile(r"\d+ of \d+ code cells"))).to_be_visible()
-    panel.get_by_role("spinbutton", name=re.compile("workers", re.IGNORECASE)).fill(str(workers))
+    panel.get_by_role("spinbutton", name="workers").fill(str(workers))
+    panel.get_by_label("epochs =").fill("4")
     button = panel.get_by_role("button", name="Submit")
     expect(button).to_have_attribute("aria-disabled", "false")
     button.click()
@@ -64,7 +66,7 @@ def test_from_the_login_to_a_model_with_an_alias(anna: Any) -> None:
     lab.wait_points(card, 1, seconds=60)
     lab.picture("hub-running")
     lab.wait_status(card, "FINISHED", seconds=120)
-    expect(card.get_by_text(re.compile("digits version 1"))).to_be_visible(timeout=60_000)
+    expect(card.get_by_text("digits version 1", exact=True)).to_be_visible(timeout=60_000)
     card.get_by_role("button", name=re.compile("Set an alias")).click()
     card.get_by_label("Alias").fill("champion")
     card.get_by_role("button", name="Set", exact=True).click()
@@ -101,6 +103,7 @@ def test_the_card_is_true_again_after_everything(anna: Any, hub: Any, tools: Any
     lab.restart_kernel()
     seen.append(lab.wait_points(card, seen[-1] + 1))
 
+    lab.allowed.append("(502|503|504) (GET|POST) .*/slicelift/")
     killed = kill_launcher(hub)
     tools.wait_for(lambda: launcher_is_back(hub, killed), 60, "the launcher")
     seen.append(lab.wait_points(card, seen[-1] + 5, seconds=60))
@@ -122,7 +125,69 @@ def test_the_card_is_true_again_after_everything(anna: Any, hub: Any, tools: Any
     card.get_by_role("button", name="Cancel").click()
     card.get_by_role("button", name="Cancel the run").click()
     lab.wait_status(card, "KILLED", seconds=60)
-    lab.allowed.append("(502|503|504|500) (GET|POST) .*/slicelift/")
+
+
+class Streams:
+    """The event streams that a page holds open."""
+
+    def __init__(self, page: Any) -> None:
+        self.open: list[str] = []
+        page.on("request", lambda request: self.open.append(request.url) if self._is(request) else None)
+        page.on("requestfinished", self._ended)
+        page.on("requestfailed", self._ended)
+
+    def _is(self, request: Any) -> bool:
+        return "/slicelift/api/events" in request.url
+
+    def _ended(self, request: Any) -> None:
+        if self._is(request) and request.url in self.open:
+            self.open.remove(request.url)
+
+
+def saved_output(bundle: dict[str, Any]) -> Any:
+    return nbformat.v4.new_output("display_data", data=bundle["data"])
+
+
+def test_fifty_cards_share_one_stream(anna: Any, tools: Any) -> None:
+    """A saved notebook with fifty outputs: one stream for all, each card is told, other calls go on between events."""
+    lab = anna.lab
+    anna.write_notebook("quickstart/steady.ipynb", tools.TRAINS.format(steps=100_000, pause=1))
+    lab.open("quickstart/steady.ipynb")
+    asked = {"path": "quickstart/steady.ipynb", "request": {"workers": 1}, "promotion_id": "p-" + "a" * 20}
+    live = anna.post("slicelift/promote", asked)[-1]["view"]
+    wide = live["spec"] | {"workers": 2}  # beside the live one: these wait
+    others = [
+        anna.post("slicelift/api/jobs", {"promotion_id": f"p-{'b' * 18}{chr(97 + n)}2", "spec": wide})[0]
+        for n in range(24)
+    ]
+    runs = [live["run_id"], *(view["run_id"] for view in others)]
+    outputs = [saved_output(anna.fetch(f"slicelift/card/{run}")) for run in runs]
+    anna.write_notebook("quickstart/fifty.ipynb", *["# ten runs"] * 5, outputs=outputs * 2)
+    streams = Streams(lab.page)
+    lab.open("quickstart/fifty.ipynb")
+
+    cards = lab.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .sl-card")
+    expect(cards).to_have_count(50)
+    expect(cards.and_(lab.page.locator("[data-connection='live']"))).to_have_count(50)
+    assert len(streams.open) == 1, streams.open
+    assert "runs=" not in streams.open[0]
+    card = lab.card(live["run_id"])
+    lab.wait_status(card, "RUNNING")
+    lab.wait_points(card, 1, seconds=60)
+    # three points come, a second apart; meanwhile the session answers again and again
+    meanwhile = """async ([run, path]) => {
+        const card = document.querySelector(`.jp-NotebookPanel:not(.lm-mod-hidden) .sl-card[data-run='${run}']`);
+        const last = Number(card.dataset.points) + 3;
+        let answers = 0;
+        while (Number(card.dataset.points) < last) answers += (await fetch(path)).ok ? 1 : -1000;
+        return answers;
+    }"""
+    assert lab.page.evaluate(meanwhile, [live["run_id"], f"/user/{anna.name}/api/status"]) >= 6
+    lab.picture("hub-fifty")
+    for run in reversed(runs):  # the live one last: it keeps the others waiting
+        anna.post(f"slicelift/api/jobs/{run}/cancel")
+    expect(cards.and_(lab.page.locator("[data-status='KILLED']"))).to_have_count(50)
+    assert len(streams.open) == 1, streams.open
 
 
 def test_another_user_sees_nothing_of_it(anna: Any, ben: Any) -> None:

@@ -107,7 +107,7 @@ export class Chart implements Disposer {
     const options: uPlot.Options = {
       width,
       height: HEIGHT,
-      padding: [8, 6, 0, 0],
+      padding: [8, 14, 0, 0],
       legend: { show: false },
       cursor: { show: false },
       scales: { x: { time: false }, y: { range: (_, low, high) => rangeOf(this.key, low, high) } },
@@ -122,8 +122,9 @@ export class Chart implements Disposer {
     const shared = { stroke: colour("--sl-dim"), font: "10px system-ui, sans-serif", ticks: { show: false } };
     const grid = { stroke: colour("--sl-line"), width: 1 };
     const short = (_: uPlot, values: number[]) => values.map((value) => shortText(this.key, value));
+    const plain = (_: uPlot, steps: number[]) => steps.map((step) => shortText("", step));
     return [
-      { ...shared, size: 18, gap: 2, space: 60, grid: { show: false } },
+      { ...shared, size: 18, gap: 2, space: 60, grid: { show: false }, values: plain },
       { ...shared, size: 44, gap: 3, space: 30, grid, values: short, ...(this.key.endsWith("_bytes") && { incrs: BINARY }) },
     ];
   }

@@ -2,7 +2,7 @@
 
 import { agoText } from "../figures";
 import { el, memo } from "../promote/elements";
-import type { Rank, RunView } from "../types";
+import { isTerminal, type Rank, type RunView } from "../types";
 import type { Words } from "../words";
 
 const SILENT_SECONDS = 30;
@@ -80,7 +80,7 @@ function paint(item: Element, row: Rank, { view, words, odd }: { view: RunView; 
   const failed = view.failure?.rank === row.rank;
   button.classList.toggle("sl-is-bad", failed);
   button.classList.toggle("sl-is-odd", !failed && odd !== undefined);
-  button.classList.toggle("sl-is-over", !failed && row.state === "ended");
+  button.classList.toggle("sl-is-over", !failed && (row.state === "ended" || isTerminal(view.status)));
 }
 
 function stateWord(state: string, words: Words): string {
