@@ -35,6 +35,8 @@ BENCHMARKS = {
     "promote": "promote() to job accepted, 1,000 files with DVC data: cold, unchanged, without the data proof",
     "log_share": "share of step time inside log(), beside mlflow.log_metric",
     "end_to_end": "the same training with and without logging",
+    "javascript": "how much JavaScript JupyterLab loads",
+    "card": "from the log call to the pixel, and a card's first paint",
     "up": "`slicelift up`, warm, to the first metric",
 }
 

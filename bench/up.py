@@ -49,7 +49,7 @@ def _round(root: Path, *, wait: bool) -> tuple[float, float]:
     """Seconds until promoting may begin and to the first metric; everything is stopped when this returns."""
     start, log = time.perf_counter(), root.parent / "up.log"
     with log.open("ab") as said:
-        command = [*COMMAND, "up", "--json", "--port", str(_free_port())]
+        command = [*COMMAND, "up", "--no-hub", "--json", "--port", str(_free_port())]
         up = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
         try:
             if wait:

@@ -116,10 +116,17 @@ class Client:
         return _run(self._post("/jobs", {"promotion_id": promotion_id, "spec": to_dict(spec)}))
 
     def jobs(
-        self, *, status: Sequence[str] = (), limit: int = 50, before: str | None = None
+        self,
+        *,
+        status: Sequence[str] = (),
+        limit: int = 50,
+        before: str | None = None,
+        everyone: bool = False,
     ) -> list[RunView]:
-        """Runs, newest first; `before` is the run id of the last one seen."""
+        """Runs, newest first; `before` is the run id of the last one seen. `everyone` is for the operator's token."""
         query = {"status": ",".join(status), "limit": limit, "before": before or ""}
+        if everyone:
+            query["everyone"] = "1"
         return [_run(item) for item in self._get("/jobs", query)["jobs"]]
 
     def job(self, ident: str) -> RunView:

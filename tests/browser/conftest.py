@@ -42,6 +42,14 @@ IDLE = "Python 3 (ipykernel) | Idle"
 BUSY = "Python 3 (ipykernel) | Busy"
 SHOWN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 
+# the token against forged calls is asked for with every method
+CALL = """async ([path, body]) => {
+    const token = /(?:^|; )_xsrf=([^;]*)/.exec(document.cookie)[1];
+    const post = {method: "POST", body: JSON.stringify(body)};
+    const answer = await fetch(path, {headers: {"X-XSRFToken": token}, ...(body === null ? {} : post)});
+    return [answer.status, await answer.text()];
+}"""
+
 # a gang that logs one point every second until it is told otherwise
 TRAINS = """
 import time, slicelift
@@ -179,6 +187,7 @@ class Lab:
     def wait_status(self, card: Any, *statuses: str, seconds: float = 90) -> str:
         end = time.monotonic() + seconds
         while (now := card.get_attribute("data-status")) not in statuses:
+            assert now != "FAILED", card.inner_text()
             assert time.monotonic() < end, f"the card stands at {now} after {seconds} s, wanted {statuses}"
             self.page.wait_for_timeout(100)
         return str(now)
@@ -289,23 +298,36 @@ class PlainLab(Place):
             "--ServerApp.base_url=/a%40b/",
             f"--IdentityProvider.token={self.token}",
         ]
-        log = (self.home.parent / "lab.log").open("a")
         personal = {"HOME": str(self.person), "JUPYTER_PREFER_ENV_PATH": "1"}
-        self.server = subprocess.Popen(
-            command,
-            cwd=self.project,
-            env=self.variables | personal,
-            stdout=log,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-        )
+        with (self.home.parent / "lab.log").open("a") as log:
+            self.server = subprocess.Popen(
+                command,
+                cwd=self.project,
+                env=self.variables | personal,
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         wait_for(lambda: answers(f"{self.url}/api/status", self.token), 60, "JupyterLab")
 
     def stop(self) -> None:
         assert self.server is not None
         self.server.send_signal(signal.SIGTERM)
         self.server.wait(30)
+
+    def end_kernels(self) -> None:
+        """Those of notebooks that a test left open: each takes its share of the machine."""
+        headers = {"Authorization": f"token {self.token}"}
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{self.url}/api/sessions", headers=headers)
+        ) as answer:
+            open_ones = [session["id"] for session in json.load(answer)]
+        for session in open_ones:
+            gone = urllib.request.Request(
+                f"{self.url}/api/sessions/{session}", headers=headers, method="DELETE"
+            )
+            urllib.request.urlopen(gone).close()
 
     def settings(self, plugin: str, **values: Any) -> None:
         """What this person chose in JupyterLab's settings of one plugin (`@jupyterlab/...:name`)."""
@@ -345,7 +367,8 @@ def lab(plain: PlainLab, browser: Browser) -> Iterator[Lab]:
         made = Lab(page, plain.url)
         page.goto(f"{plain.url}/api/contents?token={plain.token}")  # leaves the cookie of a login
         yield made
-        assert made.faults == []
+    plain.end_kernels()
+    assert made.faults == []
 
 
 @dataclass
@@ -419,26 +442,16 @@ class Person:
         for made in (file, *(each for each in file.parents if each.is_relative_to(self.folder))):
             os.chown(made, owner.st_uid, owner.st_gid)
 
-    def post(self, path: str, body: object = None) -> list[Any]:
-        """A call of this person's page; its answer, one object a line."""
-        send = """async ([path, body]) => {
-            const token = /(?:^|; )_xsrf=([^;]*)/.exec(document.cookie)[1];
-            const headers = {"Content-Type": "application/json", "X-XSRFToken": token};
-            const answer = await fetch(path, {method: "POST", headers, body: JSON.stringify(body)});
-            return [answer.status, await answer.text()];
-        }"""
-        status, text = self.lab.page.evaluate(send, [f"/user/{self.name}/{path}", body or {}])
+    def call(self, path: str, body: object = None) -> tuple[int, str]:
+        """A call of this person's page to their own session (POST with a body), as JupyterLab sends it."""
+        status, text = self.lab.page.evaluate(CALL, [f"/user/{self.name}/{path}", body])
+        return int(status), str(text)
+
+    def fetch(self, path: str, body: object = None) -> Any:
+        """The answer to `call`; of several lines the last."""
+        status, text = self.call(path, body)
         assert status < 400, f"{path}: {status} {text}"
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
-
-    def status(self, path: str) -> int:
-        """Of a call of this person's own session, with the page's cookies."""
-        return int(
-            self.lab.page.evaluate("path => fetch(path).then(a => a.status)", f"/user/{self.name}/{path}")
-        )
-
-    def fetch(self, path: str) -> Any:
-        return self.lab.page.evaluate("path => fetch(path).then(a => a.json())", f"/user/{self.name}/{path}")
+        return json.loads(text.splitlines()[-1])
 
     def status_of_page(self, path: str) -> int:
         answer = self.lab.page.context.request.get(f"{self.place.url}{path}")
@@ -469,7 +482,7 @@ def sign_in(place: RunningHub, browser: Browser, name: str, *, offer: str) -> It
         cards = page.locator(".sl-offer")
         cards.first.wait_for()
         offers = {card.locator(".sl-title").inner_text(): card.inner_text() for card in cards.all()}
-        page.get_by_role("radio", name=offer).check()
+        page.get_by_role("radio", name=re.compile(f"^{offer}")).check()
         page.get_by_role("button", name="Start").click()
         page.wait_for_url(f"**/user/{name}/**", timeout=120_000)
         made = Lab(page, f"{place.url}/user/{name}")

@@ -68,12 +68,12 @@ def violations(lab: Any) -> list[str]:
 
 
 def left_in_english(texts: list[str]) -> list[str]:
-    """Texts that have words of a message that has a Chinese form."""
-    messages = [name for name in json.loads(CHINESE.read_text(encoding="utf-8")) if name]
-    pieces = {piece.strip(" .,:;()") for message in messages for piece in re.split(r"%\d", message)}
-    words = [piece for piece in pieces if re.search(r"[A-Za-z]{3,}", piece)]
-    patterns = [re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])") for word in words]
-    return [text for text in texts if any(pattern.search(text) for pattern in patterns)]
+    """Texts that are a message of ours as it stands in the sources, where there is a Chinese form of it."""
+    known = json.loads(CHINESE.read_text(encoding="utf-8"))
+    translated = [name for name, forms in known.items() if name and forms[0] != name]
+    wordy = [name for name in translated if "%" not in name or len(re.findall("[A-Za-z]{3,}", name)) > 1]
+    patterns = [re.compile(re.sub(r"%\\?\d", r"\\S+", re.escape(name))) for name in wordy]
+    return [text for text in texts if any(pattern.fullmatch(text) for pattern in patterns)]
 
 
 def test_an_error_holds_the_submit_back(lab: Any, plain: Any, tools: Any) -> None:
@@ -106,7 +106,7 @@ def test_the_demo_from_the_panel_to_a_version(lab: Any) -> None:
     epochs.fill("4")
     expect(panel.get_by_role("button", name="Reset epochs to 12")).to_be_visible()
     panel.get_by_text("Manifest", exact=True).click()
-    expect(panel.get_by_role("region", name="Manifest")).to_contain_text('"epochs": 4')
+    expect(panel.get_by_role("region", name="Manifest")).to_contain_text("{'epochs': 4}")
     panel.get_by_text("Script", exact=True).click()
     expect(panel.get_by_role("region", name="Script")).to_contain_text("slicelift.save_model")
     lab.picture("panel-plan")
@@ -178,7 +178,7 @@ def test_everybody_can_read_it(lab: Any, plain: Any, theme: str, locale: str) ->
         if chinese:
             texts = [text for view in views for text in view.evaluate(TEXTS)]
             assert "提升 quickstart.ipynb" in texts
-            assert left_in_english(texts) == []
+            assert left_in_english([*texts, "Logs", "1 of 2 code cells"]) == ["Logs", "1 of 2 code cells"]
     finally:
         plain.settings("@jupyterlab/apputils-extension:themes", theme="JupyterLab Light")
         plain.settings("@jupyterlab/translation-extension:plugin", locale="default")
@@ -207,5 +207,5 @@ def show_everything(lab: Any, *, chinese: bool) -> None:
     lab.page.evaluate(
         "() => document.querySelectorAll('.sl-promote details, .sl-card details').forEach(fold => fold.open = true)"
     )
-    card.get_by_role("button", name="日志" if chinese else "Logs").click()
+    card.get_by_role("button", name="日志" if chinese else "Logs", exact=True).click()
     card.get_by_role("log").wait_for()

@@ -111,10 +111,14 @@ def _kernel(hub: Any, person: Any) -> Iterator[Any]:
     """A kernel of that session, and a client of it that came by its connection file."""
     made = _rest(hub, person, "POST", "kernels", json={"name": "python3"})
     assert made.status_code == 201, made.text
-    home = Path(person.session()["HOME"])
-    (file,) = home.rglob(f"kernel-{made.json()['id']}.json")
+    # an enclosed session has a /tmp of its own, in which its kernels' files and sockets lie
+    root, variables = f"/proc/{person.pid()}/root", person.session()
+    folder = Path(root + variables.get("JUPYTER_RUNTIME_DIR", variables["HOME"]))
+    (file,) = folder.rglob(f"kernel-{made.json()['id']}.json")
     client = BlockingKernelClient(connection_file=str(file))
     client.load_connection_file()
+    if client.transport == "ipc":
+        client.ip = root + client.ip
     # without heartbeats, which call a kernel dead that is only slow; what is sent waits for it
     client.start_channels(hb=False)
     try:

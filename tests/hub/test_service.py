@@ -45,7 +45,9 @@ def test_a_session_reaches_the_launcher_with_its_own_token(
 def test_another_user_sees_none_of_it(hub: Any, ben: Any, annas_job: Any) -> None:
     ben.spawn()
     client = hub.launcher(ben.session()["JUPYTERHUB_API_TOKEN"])
-    assert client.jobs() == []
+    assert client.jobs() == client.jobs(everyone=True) == []
+    # who stops the launcher is told whose jobs end
+    assert annas_job.run_id in [view.run_id for view in hub.operator().jobs(everyone=True)]
     for call in (client.job, client.cancel, client.retry, client.logs, client.outputs, client.attempts):
         with pytest.raises(NotFound):
             call(annas_job.run_id)

@@ -1,8 +1,8 @@
 /** Texts in the reader's language; JupyterLab's TranslationBundle is one. `%1`, `%2` stand for the arguments. */
 
 export interface Words {
-  __(text: string, ...args: any[]): string;
-  _n(one: string, many: string, n: number, ...args: any[]): string;
+  __(text: string, ...args: unknown[]): string;
+  _n(one: string, many: string, n: number, ...args: unknown[]): string;
 }
 
 /** English as it stands in the sources, where no translator is near. */

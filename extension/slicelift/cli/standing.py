@@ -303,7 +303,7 @@ def active_runs(client: Client | None) -> list[RunView]:
     if client is None:
         return []
     try:
-        return client.jobs(status=_ACTIVE, limit=100)
+        return client.jobs(status=_ACTIVE, limit=100, everyone=True)
     except (SliceliftError, LookupError, TypeError, ValueError):
         return []
 

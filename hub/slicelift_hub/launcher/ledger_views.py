@@ -34,10 +34,17 @@ class ViewRows(Rows):
         return _the_one(found, ident)
 
     def list_runs(
-        self, owner: str, *, statuses: tuple[Status, ...] = (), limit: int = 50, before: str | None = None
+        self,
+        owner: str | None,
+        *,
+        statuses: tuple[Status, ...] = (),
+        limit: int = 50,
+        before: str | None = None,
     ) -> list[RunView]:
-        """Newest first; `before` is the run id of the last one already seen."""
-        query = _newest_first().where(runs.c.owner == owner).limit(limit)
+        """Newest first; `before` is the run id of the last one already seen. Without an owner those of everybody."""
+        query = _newest_first().limit(limit)
+        if owner is not None:
+            query = query.where(runs.c.owner == owner)
         if statuses:
             query = query.where(runs.c.status.in_(statuses))
         if before:

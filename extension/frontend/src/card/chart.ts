@@ -162,10 +162,10 @@ function colourOf(node: HTMLElement, name: string): string {
   return getComputedStyle(node).getPropertyValue(name).trim() || "#0969da";
 }
 
-/** Memory begins at zero, so that a wobble does not look like a leak; the rest fills the height. */
+/** Memory and throughput begin at zero, so that a wobble looks like neither a leak nor a stall; the rest fills the height. */
 function rangeOf(key: string, low: number | null, high: number | null): uPlot.Range.MinMax {
   if (low === null || high === null) return [0, 1];
-  if (key.endsWith("_bytes")) return [0, high > 0 ? high * 1.1 : 1];
+  if (/_(bytes|per_second)$/.test(key)) return [0, high > 0 ? high * 1.1 : 1];
   const room = (high - low) * 0.08 || Math.abs(high) * 0.1 || 1;
   return [low - room, high + room];
 }

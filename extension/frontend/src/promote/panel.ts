@@ -221,11 +221,15 @@ class Panel {
 
   private readonly drawDemand = memo(() => {
     const { plan, planFault } = this.session.state;
+    const opened = [...this.at.demand.querySelectorAll("details[open] > summary")].map((node) => node.textContent);
     this.at.demand.replaceChildren();
     if (!plan || planFault) return;
     const manifest = plan.manifest ? JSON.stringify(plan.manifest, null, 2) : "";
     if (manifest) this.at.demand.append(onDemand(this.words.__("Manifest"), manifest, this.words));
     if (plan.script) this.at.demand.append(onDemand(this.words.__("Script"), plan.script, this.words));
+    for (const fold of this.at.demand.querySelectorAll("details")) {
+      fold.open = opened.includes(fold.querySelector("summary")?.textContent ?? ""); // what is read stays open
+    }
   });
 
   private readonly drawOutcome = memo(() => {
