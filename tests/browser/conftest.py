@@ -65,6 +65,17 @@ def pytest_configure(config: pytest.Config) -> None:
     expect.set_options(timeout=30_000)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[Any]:
+    """What every window showed when a test failed, as pictures."""
+    report = yield
+    for name, value in getattr(item, "funcargs", {}).items() if report.failed else ():
+        shown = getattr(value, "lab", value)
+        if isinstance(shown, Lab) and not shown.page.is_closed():
+            shown.picture(f"failed-{item.name}-{name}")
+    return report
+
+
 @dataclass
 class Place:
     """Somewhere a person logs in: the hub's public port, or JupyterLab's own."""
@@ -95,8 +106,8 @@ class Place:
 class Lab:
     """One person's browser window on JupyterLab; what goes wrong in it is kept in `faults`."""
 
-    def __init__(self, page: Page, base: str, *, allowed: tuple[str, ...] = ()) -> None:
-        self.page, self.base = page, base
+    def __init__(self, page: Page, base: str, *, allowed: tuple[str, ...] = (), alone: bool = False) -> None:
+        self.page, self.base, self.alone = page, base, alone
         self.faults: list[str] = []
         self.allowed = list(allowed)
         page.on("pageerror", lambda error: self._note(f"page error: {error}"))
@@ -111,14 +122,16 @@ class Lab:
         # Lab looks for workspaces and settings that a new person does not have yet; a favicon is nobody's
         known = (
             r"/api/workspaces|favicon|/static/.*\.map|WebSocket|Failed to load resource|debugger state",
+            # its own requests to a kernel that is being restarted
+            "Canceled future for",
             *self.allowed,
         )
         if not any(re.search(pattern, text) for pattern in known):
             self.faults.append(text)
 
     def open(self, path: str) -> None:
-        """A notebook, with its kernel ready."""
-        self.page.goto(f"{self.base}/lab/tree/{path}")
+        """A notebook, with its kernel ready; without those that were open before where that is wanted."""
+        self.page.goto(f"{self.base}/lab/tree/{path}{'?reset' if self.alone else ''}")
         # keys go to the notebook once it is the shell's current document
         name = path.rpartition("/")[2]
         self.page.locator(".lm-TabBar-tab.jp-mod-current", has_text=name).wait_for(timeout=60_000)
@@ -490,9 +503,11 @@ def sign_in(place: RunningHub, browser: Browser, name: str, *, offer: str) -> It
         cards.first.wait_for()
         offers = {card.locator(".sl-title").inner_text(): card.inner_text() for card in cards.all()}
         page.get_by_role("radio", name=re.compile(f"^{offer}")).check()
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=PICTURES / f"hub-spawn-{name}.png")
         page.get_by_role("button", name="Start").click()
         page.wait_for_url(f"**/user/{name}/**", timeout=120_000)
-        made = Lab(page, f"{place.url}/user/{name}")
+        made = Lab(page, f"{place.url}/user/{name}", alone=True)
         person = Person(name=name, place=place, lab=made, offers=offers)
         # Jupyter's question for news would cover the panel
         person.prefer("@jupyterlab/apputils-extension:notification", {"fetchNews": "false"})

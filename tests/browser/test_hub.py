@@ -63,7 +63,7 @@ def test_from_the_login_to_a_model_with_an_alias(anna: Any) -> None:
     panel = lab.page.get_by_role("region", name=re.compile("^Promote "))
     card = panel.locator(f".sl-card[data-run='{run_id}']")
     lab.wait_status(card, "RUNNING", seconds=90)
-    lab.wait_points(card, 1, seconds=60)
+    lab.wait_points(card, 1, seconds=120)  # two ranks import torch first
     lab.picture("hub-running")
     lab.wait_status(card, "FINISHED", seconds=120)
     expect(card.get_by_text("digits version 1", exact=True)).to_be_visible(timeout=60_000)
@@ -203,6 +203,7 @@ def test_another_user_sees_nothing_of_it(anna: Any, ben: Any) -> None:
         assert ben.call(f"slicelift/api/snapshots/{run['spec']['snapshot_id']}")[0] == 404
     # her server is closed to him altogether
     assert ben.status_of_page("/user/anna/slicelift/api/jobs") in (401, 403, 404)
+    ben.lab.page.close()
 
 
 def test_the_hub_is_restarted_and_the_card_goes_on(anna: Any, hub: Any, tools: Any) -> None:
