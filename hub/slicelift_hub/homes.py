@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -20,6 +22,7 @@ _PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9._]|-(?!-)){0,47}")
 _LEFT_OUT = ("prepare_demo.py", "__pycache__", ".ipynb_checkpoints", "outputs", ".git")
 _URL = re.compile(r"^\s*url\s*=\s*(.+?)\s*$", re.MULTILINE)
 _CONFIG = f"[core]\n    analytics = false\n    remote = demo\n['remote \"demo\"']\n    url = ../{REMOTE}\n"
+_NEWS = ".jupyter/lab/user-settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
 _log = logging.getLogger(__name__)
 
 
@@ -63,6 +66,7 @@ def _build(home: Path, name: str, demo: Path | None) -> None:
         return
     try:
         _seed(home / DEMO, demo)
+        _quiet(home)
         _commit(home / DEMO, name)
     except (OSError, SliceliftError) as error:
         # a session without a demo is better than none
@@ -82,6 +86,30 @@ def _seed(project: Path, demo: Path) -> None:
     with (project / ".dvcignore").open("a", encoding="utf-8") as file:
         file.write(f"/{REMOTE}\n")
     (project / ".gitignore").write_text(f"/{REMOTE}\n.ipynb_checkpoints\n", encoding="utf-8")
+    for notebook in project.glob("*.ipynb"):
+        _tell_language(notebook)
+
+
+def _tell_language(notebook: Path) -> None:
+    """What JupyterLab writes as soon as a kernel starts: a demo that nobody changed must not count as changed."""
+    document = json.loads(notebook.read_text(encoding="utf-8"))
+    document["metadata"]["language_info"] = {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+        "version": platform.python_version(),
+    }
+    notebook.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _quiet(home: Path) -> None:
+    """JupyterLab's question whether it may fetch news lies over the panel of everybody who is new."""
+    settings = home / _NEWS
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"fetchNews": "false"}\n', encoding="utf-8")
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:

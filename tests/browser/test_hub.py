@@ -27,8 +27,6 @@ def rising(lab: Any, card: Any, *, pauses: int = 3) -> list[int]:
 def submit_from_panel(lab: Any, workers: int = 1) -> str:
     """Through the Promote button; the run's id."""
     lab.promote_button().click()
-    # the kernel has just told the document its language: a change that is not in the file yet
-    lab.page.get_by_role("button", name="Save and go on").click()
     panel = lab.page.get_by_role("region", name=re.compile("^Promote "))
     expect(panel.get_by_text(re.compile(r"\d+ of \d+ code cells"))).to_be_visible()
     panel.get_by_role("spinbutton", name="workers").fill(str(workers))
