@@ -2,9 +2,10 @@
 #   make up      everything on this machine: JupyterHub, launcher, MLflow, the demo project (Ctrl-C stops it)
 #   make test    every tier of tests that can run here; what cannot is named with its reason
 #   make check   format, lint, types, import rules, spelling, house rules of the docs
+#   make cluster a real Kubernetes with Volcano on this machine (root); make cluster-down takes it away
 #   make bench   the figures of docs/benchmarks.md
 #   make lock    the hashed locks, from pyproject.toml
-.PHONY: up down test check fix bench lock env clean
+.PHONY: up down test check fix cluster cluster-down bench lock env clean
 
 PY := .venv/bin/python
 PORT ?= 8765
@@ -33,6 +34,12 @@ check: env
 fix: env
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+cluster: env
+	@$(PY) tests/cluster/bed up --image $(ARGS)
+
+cluster-down: env
+	@$(PY) tests/cluster/bed down $(ARGS)
 
 bench: env
 	@$(PY) -m bench $(ARGS)

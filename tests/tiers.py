@@ -35,6 +35,11 @@ def _no_root() -> str:
     return "" if os.geteuid() == 0 else "read-only mounts and users of their own need root"
 
 
+def _no_postgresql() -> str:
+    found = any(Path("/usr/lib/postgresql").glob("*/bin/postgres")) or shutil.which("postgres")
+    return "" if found else "no PostgreSQL is installed (apt-get install postgresql)"
+
+
 def _no_demo_repository() -> str:
     return "" if (ROOT / ".git").exists() else "this is no git clone, and a promotion needs one"
 
@@ -45,8 +50,29 @@ def _no_chromium() -> str:
     return _no_demo_repository()
 
 
+def _no_cluster() -> str:
+    if os.environ.get("SLICELIFT_CLUSTER") == "external":
+        return "" if os.environ.get("KUBECONFIG") else "SLICELIFT_CLUSTER=external needs KUBECONFIG"
+    sys.path.append(str(ROOT / "tests" / "cluster"))
+    from bed import builds, cluster  # needs what the environment has installed
+
+    if why := cluster.lacks():
+        return why
+    if _required("cluster") or builds.is_built():
+        return ""
+    return "its programs are not built yet (`make cluster` does it once, about 15 minutes)"
+
+
+_WITHOUT_ROOT = tuple(f"--ignore=tests/{folder}" for folder in ("browser", "jupyter", "cluster"))
+
 # the longest first, so that no long one is left alone at the end
 TIERS = (
+    Tier(
+        name="cluster",
+        what="a real Kubernetes and Volcano, pods on slices",
+        arguments=("tests/cluster",),
+        lacks=_no_cluster,
+    ),
     Tier(
         name="e2e",
         what="make up, promote, faults and kills, from outside",
@@ -77,7 +103,15 @@ TIERS = (
         ),
     ),
     Tier(
-        name="server", what="the real launcher over HTTP", arguments=("tests/server", "-m", "not needs_root")
+        name="server",
+        what="the real launcher over HTTP",
+        arguments=("tests/server", "-m", "not needs_root and not needs_postgresql"),
+    ),
+    Tier(
+        name="postgresql",
+        what="the same over a ledger on a real PostgreSQL",
+        arguments=("tests/server", "-m", "needs_postgresql"),
+        lacks=_no_postgresql,
     ),
     Tier(name="jupyter", what="the real Jupyter server", arguments=("tests/jupyter",)),
     Tier(name="mlflow", what="the real MLflow server", arguments=("tests/mlflow",)),
@@ -90,7 +124,7 @@ TIERS = (
     Tier(
         name="root",
         what="what only root can show: read-only mounts",
-        arguments=("tests", "-m", "needs_root", "--ignore=tests/browser", "--ignore=tests/jupyter"),
+        arguments=("tests", "-m", "needs_root", *_WITHOUT_ROOT),
         lacks=_no_root,
     ),
 )
@@ -106,6 +140,11 @@ def main(arguments: list[str]) -> int:
     chosen = [tier for tier in TIERS if not names or tier.name in names]
     if any(tier.name == "notebooks" for tier in chosen):
         subprocess.run([sys.executable, str(ROOT / "notebooks" / "prepare_demo.py")], cwd=ROOT, check=True)
+    if any(tier.name == "cluster" for tier in chosen) and _required("cluster") and not _no_cluster():
+        # minutes the first time, and no test's time should pay for it
+        subprocess.run(
+            [sys.executable, str(ROOT / "tests" / "cluster" / "bed"), "build"], cwd=ROOT, check=True
+        )
     # two at a time: most of a tier is waiting for servers and processes
     with ThreadPoolExecutor(1 if len(chosen) == 1 else 2) as pool:
         results = list(pool.map(lambda tier: _run(tier, extra, live=len(chosen) == 1), chosen))

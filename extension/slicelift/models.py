@@ -160,7 +160,9 @@ class Snapshot:
 class JobSpec:
     """What is to run. `slice` is None for whole GPUs or CPU; a slice goes with one worker only.
 
-    `python` is the interpreter the ranks use, `parameters` the overrides, `secrets` names only.
+    `python` is the interpreter the ranks use, `parameters` the overrides, `secrets` names only. With fewer
+    `min_workers` than workers the gang is elastic; `image` is what its pods are made of ("": the launcher's own
+    choice). Both are for clusters.
     """
 
     name: str
@@ -180,6 +182,13 @@ class JobSpec:
     model_name: str = ""
     experiment: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    min_workers: int | None = None
+    image: str = ""
+
+    @property
+    def least_workers(self) -> int:
+        """How many workers the gang can go on with: all of them unless it is elastic."""
+        return self.workers if self.min_workers is None else self.min_workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +211,10 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """Where one attempt stands. Times are Unix seconds (UTC); `position` counts jobs ahead + 1."""
+    """Where one attempt stands. Times are Unix seconds (UTC); `position` counts jobs ahead + 1.
+
+    `restarts` is how often the backend by itself has restarted the whole gang since its submit.
+    """
 
     status: Status
     phase: str = ""
@@ -211,6 +223,7 @@ class JobStatus:
     position: int | None = None
     failure: Failure | None = None
     exit_code: int | None = None
+    restarts: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

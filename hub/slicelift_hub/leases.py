@@ -23,9 +23,7 @@ from sqlalchemy import (
     Float,
     Integer,
     MetaData,
-    String,
     Table,
-    Text,
     cast,
     delete,
     func,
@@ -34,7 +32,7 @@ from sqlalchemy import (
     update,
 )
 
-from slicelift_hub.database import reading, writing
+from slicelift_hub.database import Number, Words, reading, writing
 
 SLOTS = "slots"
 GPUS = "gpus"
@@ -46,21 +44,21 @@ metadata = MetaData()
 leases = Table(
     "leases",
     metadata,
-    Column("item", String, primary_key=True),
-    Column("pool", String, nullable=False, index=True),
-    Column("uuid", String, nullable=False, default=""),
+    Column("item", Words, primary_key=True),
+    Column("pool", Words, nullable=False, index=True),
+    Column("uuid", Words, nullable=False, default=""),
     Column("simulated", Boolean, nullable=False, default=False),
     Column("retired", Boolean, nullable=False, default=False),
-    Column("holder", String, index=True),
+    Column("holder", Words, index=True),
     Column("since", Float),
 )
 
 lease_queue = Table(
     "lease_queue",
     metadata,
-    Column("seq", Integer, primary_key=True, autoincrement=True),
-    Column("holder", String, nullable=False, unique=True),
-    Column("needs", Text, nullable=False),
+    Column("seq", Number, primary_key=True, autoincrement=True),
+    Column("holder", Words, nullable=False, unique=True),
+    Column("needs", Words, nullable=False),
     Column("since", Float, nullable=False),
     sqlite_autoincrement=True,
 )

@@ -25,9 +25,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     Float,
-    Integer,
     MetaData,
-    String,
     Table,
     delete,
     select,
@@ -36,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy import insert as insert_row
 
 from slicelift_hub import leases
-from slicelift_hub.database import reading, writing
+from slicelift_hub.database import Number, Words, reading, writing
 
 MARKER = "SLICELIFT_SESSION"
 PREFIX = "session:"
@@ -48,13 +46,13 @@ metadata = MetaData()
 sessions = Table(
     "sessions",
     metadata,
-    Column("holder", String, primary_key=True),
-    Column("session_id", String, nullable=False),
-    Column("boot_id", String, nullable=False),
-    Column("hub_pid", Integer, nullable=False),
-    Column("hub_start", Integer, nullable=False),
-    Column("pid", Integer),
-    Column("pid_start", Integer),
+    Column("holder", Words, primary_key=True),
+    Column("session_id", Words, nullable=False),
+    Column("boot_id", Words, nullable=False),
+    Column("hub_pid", Number, nullable=False),
+    Column("hub_start", Number, nullable=False),
+    Column("pid", Number),
+    Column("pid_start", Number),
     Column("since", Float, nullable=False),
 )
 

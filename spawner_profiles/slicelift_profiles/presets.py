@@ -6,12 +6,14 @@ says whether workers, GPUs and slice go together.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slicelift_profiles import slices
+from slicelift_profiles import cluster, slices
+from slicelift_profiles.cluster import ClusterSettings
 from slicelift_profiles.documents import Document, check, read
 from slicelift_profiles.faults import Fault, ProfileError, closest, one_of
 
@@ -21,7 +23,11 @@ SCHEMA = "presets.schema.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """One way to launch. `slice`: "never" (whole GPUs or CPU) or "required"; no `max_workers`: no bound."""
+    """One way to launch. `slice`: "never" (whole GPUs or CPU) or "required"; no `max_workers`: no bound.
+
+    With `min_workers` a gang starts with that many and grows to `workers` (elastic, on a cluster only); `where`:
+    "anywhere" or "cluster".
+    """
 
     name: str
     display_name: str
@@ -32,6 +38,14 @@ class Preset:
     max_workers: int | None = None
     gpus_per_worker: int = 0
     slice: str = "never"
+    min_workers: int | None = None
+    where: str = "anywhere"
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+
+    @property
+    def queue(self) -> str:
+        """The queue when none is asked for; "" where the preset has none of its own."""
+        return self.cluster.queue
 
     def check(self, *, workers: int, gpus_per_worker: int = 0, slice: str | None = None) -> None:  # noqa: A002
         """Raises ProfileError when this preset cannot launch that; `slice` is a name of any product's."""
@@ -87,7 +101,15 @@ class Presets:
 
 
 def load(path: Path = SHIPPED) -> Presets:
-    """Read the presets. Raises ProfileError (its `faults` hold all of them) when the file is not valid."""
+    """Read the presets, again only when the file has changed.
+
+    Raises ProfileError (its `faults` hold all of them) when the file is not valid.
+    """
+    return _load(path, _stamp(path))
+
+
+@functools.lru_cache(maxsize=8)
+def _load(path: Path, _: tuple[int, int, int]) -> Presets:
     document = read(path)
     # the shipped file is checked by the tests, and jsonschema is slow to import (documents.check)
     faults = () if path == SHIPPED else _faults(document)
@@ -99,7 +121,7 @@ def load(path: Path = SHIPPED) -> Presets:
             f"{errors[0].fix} See all: slicelift profiles lint {path}".strip(),
             faults=tuple(errors),
         )
-    return Presets(presets=tuple(Preset(**entry) for entry in document.data["presets"]))
+    return Presets(presets=tuple(_to_preset(entry) for entry in document.data["presets"]))
 
 
 def get(name: str) -> Preset:
@@ -110,6 +132,15 @@ def get(name: str) -> Preset:
 def lint(path: Path = SHIPPED) -> tuple[Fault, ...]:
     """Every fault of the file in the order of its lines; raises ProfileError only when it cannot be read."""
     return _faults(read(path))
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Another one for another content; of a file that is not there, the reading says so."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _faults(document: Document) -> tuple[Fault, ...]:
@@ -144,3 +175,21 @@ def _meaning(document: Document, rows: list[tuple[int, Mapping[str, Any]]]) -> I
         if entry.get("slice") == "required" and most != 1:
             message = "takes a slice but allows more than one worker; there is no peer-to-peer between slices"
             yield document.fault(("presets", index), "slice-gang", message, "Add max_workers: 1.")
+        yield from _cluster_meaning(document, index, entry)
+
+
+def _cluster_meaning(document: Document, index: int, entry: Mapping[str, Any]) -> Iterator[Fault]:
+    least, most, start = entry.get("min_workers"), entry.get("max_workers"), entry.get("workers")
+    if isinstance(least, int) and isinstance(start, int) and least > start:
+        message = f"goes on with {least} workers or more but starts {start}"
+        yield document.fault(("presets", index, "min_workers"), "min-workers-too-large", message)
+    if isinstance(least, int) and most == 1:
+        message = "has min_workers although it never takes more than one worker"
+        yield document.fault(("presets", index, "min_workers"), "min-workers-too-large", message)
+    if isinstance(entry.get("cluster"), Mapping):
+        yield from cluster.meaning(document, ("presets", index, "cluster"), entry["cluster"])
+
+
+def _to_preset(entry: Mapping[str, Any]) -> Preset:
+    known = {key: value for key, value in entry.items() if key != "cluster"}
+    return Preset(**known, cluster=cluster.make_settings(entry.get("cluster", {})))

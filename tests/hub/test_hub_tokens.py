@@ -64,6 +64,16 @@ def tokens(fake: FakeHub, clock: list[float]) -> Iterator[HubTokens]:
     made.close()
 
 
+def test_a_user_comes_with_the_groups_that_the_hub_has_them_in(tokens: HubTokens, fake: FakeHub) -> None:
+    found = tokens.authenticate("t")
+    assert found is not None
+    assert found.groups == ()
+    fake.body |= {"groups": ["staff", "course-1"]}
+    found = tokens.authenticate("u")
+    assert found is not None
+    assert found.groups == ("course-1", "staff")
+
+
 def test_an_answer_is_remembered_for_half_a_minute(
     tokens: HubTokens, fake: FakeHub, clock: list[float]
 ) -> None:

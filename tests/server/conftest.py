@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.util
 import json
 import os
 import secrets
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
@@ -21,8 +21,23 @@ import httpx
 import pytest
 from slicelift.launcher_client import Client, find, read_state
 from slicelift.models import JobSpec, JobStatus, RunView, Snapshot, SnapshotFile, Status, to_dict
+from slicelift_hub.database import open_database, reading
 
 HERE = Path(__file__).parent
+# modules whose tests run twice: the ledger on SQLite, and on PostgreSQL
+ON_BOTH = {
+    "test_dispatch",
+    "test_events",
+    "test_ingest",
+    "test_jobs",
+    "test_leases",
+    "test_ledger",
+    "test_restart",
+    "test_restarts",
+}
+
+# where a ledger is, given the path that it has on SQLite
+Database = Callable[[Path], Path | str]
 
 
 class Agent:
@@ -46,9 +61,12 @@ class Agent:
 class Launcher:
     """One launcher process over one home; may be killed and started again."""
 
-    def __init__(self, home: Path, *options: str, limit_file_bytes: int | None = None) -> None:
+    def __init__(
+        self, home: Path, *options: str, limit_file_bytes: int | None = None, ledger: Path | str | None = None
+    ) -> None:
         self.home = home
-        self.options = options
+        self.ledger = ledger or home / "ledger.db"
+        self.options = (*options, f"--Launcher.ledger={ledger}") if isinstance(ledger, str) else options
         self.limit_file_bytes = limit_file_bytes
         self.process: subprocess.Popen[bytes] | None = None
         self._clients: list[Client] = []
@@ -65,7 +83,7 @@ class Launcher:
                 command, stderr=log, stdout=log, env=environment, start_new_session=True
             )
         pid = self.process.pid
-        wait_for(lambda: (read_state(self.home) or {}).get("pid") == pid, self._log)
+        wait_for(lambda: (read_state(self.home) or {}).get("pid") == pid, self._log, alive=self.process)
         return self
 
     def kill(self) -> None:
@@ -156,20 +174,30 @@ class Launcher:
         return path.read_text().split() if path.exists() else []
 
     def rows(self, query: str) -> list[Any]:
-        """Straight from the ledger's file."""
-        with sqlite3.connect(self.home / "ledger.db") as connection:
-            found = connection.execute(query).fetchall()
-        connection.close()
-        return found
+        """Straight from the ledger's database."""
+        engine = open_database(self.ledger)
+        try:
+            with reading(engine) as connection:
+                return [tuple(row) for row in connection.exec_driver_sql(query)]
+        finally:
+            engine.dispose()
 
     def _log(self) -> str:
         return (self.home / "test.log").read_text()
 
 
-def wait_for(condition: Callable[[], Any], why: Callable[[], str] = str, seconds: float = 30) -> None:
+def wait_for(
+    condition: Callable[[], Any],
+    why: Callable[[], str] = str,
+    seconds: float = 30,
+    *,
+    alive: subprocess.Popen[bytes] | None = None,
+) -> None:
+    """Until it holds; in vain when the process `alive` ends."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"waited {seconds} s in vain. {why()}"
+        assert alive is None or alive.poll() is None, f"it has ended. {why()}"
         time.sleep(0.02)
 
 
@@ -208,13 +236,19 @@ def make_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     """Makes launchers over fresh homes, not started yet; ends them all."""
     made: list[Launcher] = []
 
-    def make(*options: str, home: Path | None = None, limit_file_bytes: int | None = None) -> Launcher:
+    def make(
+        *options: str,
+        home: Path | None = None,
+        limit_file_bytes: int | None = None,
+        database: Database | None = None,
+    ) -> Launcher:
         root = home or tmp_path_factory.mktemp("launcher 发射") / "home"
         # not the usual port, which other tests may want
         defaults = {"--tracker": "none", "--port": str(_free_port()), "--slots": "4"}
         defaults |= {"--backend": "steered.Steered"}
         chosen = [word for name, value in defaults.items() if name not in options for word in (name, value)]
-        launcher = Launcher(root, *chosen, *options, limit_file_bytes=limit_file_bytes)
+        ledger = database(root / "ledger.db") if database else None
+        launcher = Launcher(root, *chosen, *options, limit_file_bytes=limit_file_bytes, ledger=ledger)
         made.append(launcher)
         return launcher
 
@@ -223,10 +257,38 @@ def make_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
         launcher.close()
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL server for the whole run; its start takes 2 s. See postgres.py."""
+    spec = importlib.util.spec_from_file_location("slicelift_test_postgres", HERE / "postgres.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with module.serving() as server:
+        yield server
+
+
 @pytest.fixture(scope="module")
-def launcher(make_launcher: Callable[..., Launcher]) -> Iterator[Launcher]:
+def database(request: pytest.FixtureRequest) -> Database:
+    """A place for one more ledger: on SQLite, in the modules of ON_BOTH also on PostgreSQL."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return lambda path: path
+    server = request.getfixturevalue("postgres")
+    return lambda _path: str(server.make_database())
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what stands on a ledger on both databases, all tests of a module on one first."""
+    if "database" in metafunc.fixturenames and metafunc.module.__name__.rpartition(".")[2] in ON_BOTH:
+        postgresql = pytest.param("postgresql", marks=pytest.mark.needs_postgresql)
+        metafunc.parametrize("database", ["sqlite", postgresql], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def launcher(make_launcher: Callable[..., Launcher], database: Database) -> Iterator[Launcher]:
     """A running launcher without a tracker, over the steered backend, shared by the tests of a module."""
-    made = make_launcher("--Launcher.poll_seconds=0.05").start()
+    made = make_launcher("--Launcher.poll_seconds=0.05", database=database).start()
     yield made
     made.close()
 
@@ -239,7 +301,7 @@ def launcher_with_tracker(make_launcher: Callable[..., Launcher]) -> Iterator[La
     made.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tools() -> Any:
     """The functions of this file, which test modules must not import."""
     return Tools

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from slicelift.backends.base import Attempt, Manifest, Proof
-from slicelift.errors import SliceliftError
+from slicelift.errors import Refused, SliceliftError
 from slicelift.models import JobSpec, JobStatus, Status, from_dict, to_dict
 
 
@@ -21,6 +22,7 @@ class Steered:
     """See the module."""
 
     name = "steered"
+    leased = True
 
     def __init__(self, home: Path) -> None:
         self.folder = home / "steered"
@@ -28,6 +30,15 @@ class Steered:
 
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         return {"kind": "Steered", "name": spec.name, "workers": spec.workers}
+
+    def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
+        return []
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """There is never news."""
+
+    def capacity(self) -> Mapping[str, Any] | None:
+        return None
 
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         self._log("submits.log", attempt.attempt_id)
@@ -68,3 +79,26 @@ class Steered:
     def _log(self, name: str, text: str) -> None:
         with (self.folder / name).open("a") as file:
             file.write(text + "\n")
+
+
+class Queueing(Steered):
+    """The same as a cluster would: jobs queue there, and it says how full it is."""
+
+    leased = False
+
+    def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
+        self._log("plans.log", attempt.owner)
+        if spec.name == "impossible":
+            raise Refused("no-such-claim", "The API server refuses it.", "Ask for another.")
+        return ["It will wait: 2 of 4 GPUs are free."]
+
+    def capacity(self) -> Mapping[str, Any] | None:
+        return {"cluster": {"queues": [{"name": "default", "jobs": 3}]}}
+
+
+class Placed(Queueing):
+    """Its gangs have their places at once; that they run is their agents' to say."""
+
+    def status(self, handle: str) -> JobStatus:
+        found = super().status(handle)
+        return found if self._status(handle).exists() else JobStatus(status=Status.STARTING)

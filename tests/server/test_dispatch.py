@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +27,31 @@ class Backend:
     """Runs nothing; `said` is what `status` answers, `frees` what `discard` does."""
 
     name: str = "steered"
+    leased: bool = True
     said: JobStatus = field(default_factory=lambda: JobStatus(status=Status.RUNNING))
     frees: bool = True
+    looks: int = 0
     submits: list[str] = field(default_factory=list)
     cancels: list[str] = field(default_factory=list)
 
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         return {}
 
+    def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
+        return []
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """There is never news."""
+
+    def capacity(self) -> Mapping[str, Any] | None:
+        return None
+
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         self.submits.append(attempt.attempt_id)
         return f"steered://{attempt.attempt_id}"
 
     def status(self, handle: str) -> JobStatus:
+        self.looks += 1
         return self.said
 
     def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
@@ -53,13 +65,13 @@ class Backend:
 class Desk:
     """A dispatch over a ledger of its own; `submit` puts a job into the queue."""
 
-    def __init__(self, home: Path) -> None:
-        self.ledger = Ledger(home / "ledger.db")
+    def __init__(self, where: Path | str) -> None:
+        self.ledger = Ledger(where)
         self.ledger.declare_inventory(make_inventory(slots=2, gpus=0, slices=[]))
         self.backend = Backend()
         self.call: Callable[..., Awaitable[Any]] = asyncio.to_thread
 
-    def dispatch(self) -> Dispatch:
+    def dispatch(self, pace: Pace = PACE) -> Dispatch:
         def make(row: Any, held: Any) -> Attempt:
             return make_attempt("http://127.0.0.1:1", "key", row, held)
 
@@ -70,7 +82,7 @@ class Desk:
             ask=asyncio.to_thread,
             changed=lambda _: None,
             make_attempt=make,
-            pace=PACE,
+            pace=pace,
         )
 
     def submit(self) -> str:
@@ -86,8 +98,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def desk(tmp_path: Path, database: Callable[[Path], Path | str]) -> Iterator[Desk]:
+    made = Desk(database(tmp_path / "ledger.db"))
     yield made
     made.ledger.close()
 
@@ -120,6 +132,7 @@ def test_a_cancel_after_a_submit_without_a_handle_is_proved(desk: Desk) -> None:
 
 
 def test_a_backend_that_knows_it_again_gets_the_whole_time_the_next_time(desk: Desk) -> None:
+    """About 5 s: three times half of what it has."""
     run_id = desk.submit()
     unknown = JobStatus(status=Status.UNKNOWN, reason="away")
     running = JobStatus(status=Status.RUNNING)
@@ -132,15 +145,15 @@ def test_a_backend_that_knows_it_again_gets_the_whole_time_the_next_time(desk: D
         return found
 
     async def go() -> None:
-        dispatch = desk.dispatch()
+        dispatch = desk.dispatch(replace(PACE, unknown=1.6))
         queue = asyncio.create_task(dispatch.run())
         dispatch.wake()
         await until(lambda: desk.status(run_id) == Status.RUNNING)
-        for _ in range(4):
+        for _ in range(3):
             desk.backend.said = unknown
-            await asyncio.sleep(0.2)
-            desk.backend.said = running
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.8)
+            desk.backend.said, looks = running, desk.backend.looks
+            await until(lambda looks=looks: desk.backend.looks > looks + 2)
         assert desk.status(run_id) == Status.RUNNING
         desk.backend.said = unknown
         await until(lambda: desk.status(run_id) == Status.FAILED)

@@ -102,9 +102,9 @@ def test_one_stream_for_many_runs_and_for_all(launcher: Any) -> None:
         launcher.client.cancel(view.run_id)
 
 
-def test_the_client_survives_a_restart_of_the_launcher(make_launcher: Any) -> None:
+def test_the_client_survives_a_restart_of_the_launcher(make_launcher: Any, database: Any) -> None:
     """A restart takes 1.5 s."""
-    launcher = make_launcher("--Launcher.poll_seconds=0.05").start()
+    launcher = make_launcher("--Launcher.poll_seconds=0.05", database=database).start()
     view = launcher.running()
     agent = launcher.agent(view)
     seen: list[tuple[str, Any]] = []

@@ -185,8 +185,8 @@ def test_series_are_asked_for_by_key_rank_range_and_attempt(launcher: Any, job: 
     assert len(ask(view.run_id, attempt=1)) == len(ask(view.run_id, attempt="all")) == 3
 
 
-def test_after_a_kill_the_fold_is_replayed_exactly(make_launcher: Any) -> None:
-    launcher = make_launcher("--Launcher.poll_seconds=0.05").start()
+def test_after_a_kill_the_fold_is_replayed_exactly(make_launcher: Any, database: Any) -> None:
+    launcher = make_launcher("--Launcher.poll_seconds=0.05", database=database).start()
     view = launcher.running()
     agent = launcher.agent(view)
     agent.send(agent.metrics(1, 700, loss=1.0, other=math.nan))
@@ -194,7 +194,7 @@ def test_after_a_kill_the_fold_is_replayed_exactly(make_launcher: Any) -> None:
     agent.send(agent.metrics(701, 700, loss=2.0))
     agent.send([{"q": 1401, "t": 1.0, "k": "dropped", "n": 3}])
     before = repr((launcher.client.series(view.run_id), launcher.client.job(view.run_id)))
-    assert launcher.rows("select count(*) from batches where folded = 0") != [(0,)]
+    assert launcher.rows("select count(*) from batches where not folded") != [(0,)]
     launcher.kill()
     launcher.start()
     assert repr((launcher.client.series(view.run_id), launcher.client.job(view.run_id))) == before
@@ -205,9 +205,9 @@ def test_after_a_kill_the_fold_is_replayed_exactly(make_launcher: Any) -> None:
     launcher.client.cancel(view.run_id)
 
 
-def test_many_points_are_taken_in_and_answered_quickly(make_launcher: Any, tools: Any) -> None:
+def test_many_points_are_taken_in_and_answered_quickly(make_launcher: Any, database: Any) -> None:
     """20 metrics x 100 steps a second for 3 s, as an agent ships them. The shares are printed, not asserted."""
-    launcher = make_launcher("--Launcher.poll_seconds=0.3").start()
+    launcher = make_launcher("--Launcher.poll_seconds=0.3", database=database).start()
     view = launcher.running()
     agent = launcher.agent(view)
     names = {f"metric_{number}": 0.1 * number for number in range(20)}
@@ -236,7 +236,7 @@ def _cpu_seconds(pid: int) -> float:
 def _after_checkpoint(launcher: Any, run_id: str) -> Any:
     """The attempts, once the last checkpoint has everything: at most two seconds."""
     until = time.monotonic() + 15
-    query = f"select count(*) from batches where folded = 0 and run_id = '{run_id}'"
+    query = f"select count(*) from batches where not folded and run_id = '{run_id}'"
     while launcher.rows(query) != [(0,)]:
         assert time.monotonic() < until
         time.sleep(0.05)

@@ -185,8 +185,9 @@ def test_the_end_is_told_after_the_last_points_came(launcher: Any) -> None:
     assert done.latest == {"loss": (3, 0.5)}
 
 
-def test_a_job_that_the_backend_loses_does_not_run_for_ever(make_launcher: Any) -> None:
-    launcher = make_launcher("--Launcher.poll_seconds=0.05", "--Launcher.unknown_seconds=1.5").start()
+def test_a_job_that_the_backend_loses_does_not_run_for_ever(make_launcher: Any, database: Any) -> None:
+    options = ("--Launcher.poll_seconds=0.05", "--Launcher.unknown_seconds=1.5")
+    launcher = make_launcher(*options, database=database).start()
     back, lost = launcher.running(), launcher.running()
     for view in (back, lost):
         launcher.steer(f"{view.run_id}-1", Status.UNKNOWN, phase="Completing", reason="no-such-attempt")
@@ -199,8 +200,8 @@ def test_a_job_that_the_backend_loses_does_not_run_for_ever(make_launcher: Any) 
     launcher.client.cancel(back.run_id)
 
 
-def test_jobs_are_listed_newest_first_and_page_by_page(make_launcher: Any) -> None:
-    launcher = make_launcher("--Launcher.poll_seconds=0.05").start()
+def test_jobs_are_listed_newest_first_and_page_by_page(make_launcher: Any, database: Any) -> None:
+    launcher = make_launcher("--Launcher.poll_seconds=0.05", database=database).start()
     wide = launcher.running(workers=4)
     names = [launcher.submit(name=f"job {number}").run_id for number in range(5)]
     newest = list(reversed([wide.run_id, *names]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,12 @@ import sys, time
 from pathlib import Path
 from slicelift_hub.database import open_database
 from slicelift_hub.leases import Leases
-leases = Leases(open_database(Path(sys.argv[1])))
-name = sys.argv[2]
+leases = Leases(open_database(sys.argv[1] if ":" in sys.argv[1] else Path(sys.argv[1])))
+name, log = sys.argv[2], Path(sys.argv[3])
 for round in range(15):
     holder = f"{name}-{round}"
     while not (held := leases.request(holder, {"slots": 2})):
         time.sleep(0.005)
-    log = Path(sys.argv[1]).with_name("log")
     with log.open("a") as file:
         file.write(f"take {' '.join(item.item for item in held)}\\n")
     time.sleep(0.002)
@@ -32,11 +32,19 @@ for round in range(15):
 
 
 @pytest.fixture
-def leases(tmp_path: Path) -> Leases:
-    made = Leases(open_database(tmp_path / "ledger.db"))
+def place(tmp_path: Path, database: Callable[[Path], Path | str]) -> Path | str:
+    """Where the leases are."""
+    return database(tmp_path / "ledger.db")
+
+
+@pytest.fixture
+def leases(place: Path | str) -> Iterator[Leases]:
+    engine = open_database(place)
+    made = Leases(engine)
     slices = [{"name": "1g.10gb"}, {"name": "1g.10gb", "uuid": "MIG-1"}]
     made.declare(make_inventory(slots=4, gpus=2, slices=slices))
-    return made
+    yield made
+    engine.dispose()
 
 
 def test_all_or_nothing_and_nobody_overtakes(leases: Leases) -> None:
@@ -90,10 +98,10 @@ def test_a_machine_that_shrinks_keeps_what_is_held_until_it_is_given_back(leases
     assert leases.capacity()["slots"].free == 5
 
 
-def test_three_processes_never_hold_one_item_twice(leases: Leases, tmp_path: Path) -> None:
+def test_three_processes_never_hold_one_item_twice(leases: Leases, place: Path | str, tmp_path: Path) -> None:
     """About 2 s: 45 leases of 2 of 4 slots."""
-    command = [sys.executable, "-c", WORKER, str(tmp_path / "ledger.db")]
-    workers = [subprocess.Popen([*command, name]) for name in ("x", "y", "z")]
+    command = [sys.executable, "-c", WORKER, str(place)]
+    workers = [subprocess.Popen([*command, name, str(tmp_path / "log")]) for name in ("x", "y", "z")]
     assert [worker.wait(60) for worker in workers] == [0, 0, 0]
     held: set[str] = set()
     for line in (tmp_path / "log").read_text().splitlines():

@@ -14,9 +14,9 @@ from slicelift.models import Status, to_dict
 
 
 @pytest.fixture
-def own(make_launcher: Any) -> Any:
+def own(make_launcher: Any, database: Any) -> Any:
     """A launcher for one test alone."""
-    launcher = make_launcher("--Launcher.poll_seconds=0.05").start()
+    launcher = make_launcher("--Launcher.poll_seconds=0.05", database=database).start()
     yield launcher
     launcher.close()
 

@@ -7,7 +7,7 @@ policy, queue and slots come before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +36,11 @@ class Attempt:
     owner: str = ""
 
 
+def ranks_per_worker(spec: JobSpec, *, leased: bool) -> int:
+    """How many ranks a worker has: one on a machine of the launcher's, one per GPU in a pod of its own."""
+    return 1 if leased else max(1, spec.gpus_per_worker)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Proof:
     """The outcome of a cancel. `gone` only after a search found nothing; else `left` names what lives."""
@@ -46,12 +51,24 @@ class Proof:
 
 
 class Backend(Protocol):
-    """Runs gangs. All methods block; the launcher calls them from worker threads."""
+    """Runs gangs. All methods block; the launcher calls them from worker threads.
+
+    `leased` says who queues. True: the launcher leases slots, slices and GPUs, and then submits. False: it submits
+    at once, and `status` is WAITING, with the reason, until the whole gang has its place.
+    """
 
     name: str
+    leased: bool
 
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         """The dry run: everything that would be submitted, without secrets. Pure."""
+        ...
+
+    def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
+        """Sentences that a user should read before a submit, most often none. Submits nothing.
+
+        Raises `Refused` when the submit would be refused.
+        """
         ...
 
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
@@ -62,7 +79,21 @@ class Backend(Protocol):
         ...
 
     def status(self, handle: str) -> JobStatus:
-        """One look. A handle that nobody knows any more gives UNKNOWN with the reason, never an error."""
+        """One look. A handle that nobody knows any more gives UNKNOWN with the reason, never an error.
+
+        A backend that restarts gangs by itself says so in `restarts`: the ledger makes an attempt of each.
+        """
+        ...
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """From now on call `changed(handle)`, from any thread, when there is news of that handle; or never do.
+
+        Called once, before any other method. Whoever is told asks `status`.
+        """
+        ...
+
+    def capacity(self) -> Mapping[str, Any] | None:
+        """What `GET /capacity` answers: queues with quota and use per resource. None when the launcher's leases tell it."""
         ...
 
     def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:

@@ -9,14 +9,17 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+from slicelift_profiles import presets
 
 from slicelift.backends.agents import AgentHandle, Enclose, settle
 from slicelift.backends.base import Attempt, Enclosure, Manifest, Proof
-from slicelift.errors import NotFound, SliceliftError, UserError
+from slicelift.errors import NotFound, Refused, SliceliftError, UserError
 from slicelift.models import Failure, JobSpec, JobStatus, Status, from_dict, to_dict
 from slicelift.runtime.folder import AttemptFolder, locked, read_object, write_json
 from slicelift.runtime.launch import GRACE_SECONDS, gang_command, gang_variables
@@ -36,6 +39,7 @@ class Local:
     """
 
     name = "local"
+    leased = True
 
     def __init__(
         self, home: Path, *, patience_seconds: float = 24 * 3600.0, enclosure: Enclosure | None = None
@@ -70,12 +74,39 @@ class Local:
             "limits": {"grace_seconds": GRACE_SECONDS, "restarts": 0},
         }
 
+    def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:  # noqa: ARG002 - the same for all attempts
+        """What of the preset one machine goes without.
+
+        Raises `Refused` for what takes a cluster: "elastic-one-machine", "image-one-machine".
+        """
+        if spec.least_workers != spec.workers:
+            message = (
+                f"On one machine a gang has all its {spec.workers} workers or none, not {spec.min_workers}."
+            )
+            raise Refused(
+                "elastic-one-machine", message, "Leave min_workers out, or use the launcher of a cluster."
+            )
+        if spec.image:
+            message = f"On one machine jobs run in the kernel's own environment, not in the image {spec.image[:100]}."
+            raise Refused(
+                "image-one-machine", message, "Leave the image out, or use the launcher of a cluster."
+            )
+        return _left_out(spec)
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """Nothing: whoever asks finds the answer in the attempt's folder."""
+
+    def capacity(self) -> Mapping[str, Any] | None:
+        """None: the launcher's leases know."""
+        return None
+
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         """Start the attempt's agent, once for ever: an attempt that ran or was cancelled is not run again.
 
         Safe to repeat, at the same time too, and after a kill between any two of its steps. Raises
-        `UserError` "interpreter-missing" and `SliceliftError` "attempt-disk-full" or "agent-start-failed".
+        `UserError` "interpreter-missing", what `plan` raises, and `SliceliftError` "attempt-disk-full" or "agent-start-failed".
         """
+        self.plan(spec, attempt)
         folder = self.folder(attempt.attempt_id)
         try:
             folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -244,6 +275,17 @@ class Local:
         until = time.monotonic() + grace_seconds + _AGENT_SECONDS
         while time.monotonic() < until and not folder.exit.exists() and agent.alive():
             time.sleep(0.02)
+
+
+def _left_out(spec: JobSpec) -> list[str]:
+    """A job runs all the same without what its preset asks of a cluster, but not without a word."""
+    known = {preset.name: preset.cluster.lost_on_one_machine for preset in presets.load().presets}
+    names = ", ".join(name.replace("_", " ") for name in known.get(spec.preset, ()))
+    return (
+        [f"One machine goes without what the preset {spec.preset} asks of a cluster: {names}."]
+        if names
+        else []
+    )
 
 
 def _under_way(folder: AttemptFolder, agent: AgentHandle) -> JobStatus:

@@ -113,10 +113,13 @@ class Tail:
 
 
 def _ranks(view: RunView, asked: str) -> list[str]:
-    known = [str(rank) for rank in range(view.spec.workers)]
+    # on a cluster a worker may have several ranks, which are known once they run
+    count = max([view.spec.workers, *(int(row["rank"]) + 1 for row in view.ranks)])
+    known = [str(rank) for rank in range(count)]
     if asked == "all":
         return known
-    if asked == _AGENT or asked in known:
+    agents = [_AGENT, *(f"{_AGENT}-{node}" for node in range(1, view.spec.workers))]
+    if asked in agents or asked in known:
         return [asked]
     span = "0" if len(known) == 1 else f"0 to {known[-1]}"
     message = f"Run {view.run_id} has no rank {asked!r}."

@@ -1,4 +1,4 @@
-"""Secrets of the user and the file of spawner profiles."""
+"""Secrets of the user, and the files of profiles, presets and policy."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def remove_secret(name: str, as_json: bool) -> None:
 
 @click.group()
 def profiles() -> None:
-    """Check the file of spawner profiles."""
+    """Check the files of choices: spawner profiles, launch presets, policy."""
 
 
 @profiles.command()
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @json_option
 def lint(file: Path | None, as_json: bool) -> int:
-    """Name every fault of a profiles or presets file with its line. Exit status 1 when there is an error.
+    """Name every fault of a profiles, presets or policy file with its line. Exit status 1 when there is an error.
 
-    Without FILE the shipped profiles and presets are checked. A file with a `presets:` key holds presets.
+    Without FILE the shipped ones are checked. A file with a `presets:` key holds presets, one with `rules:` a policy.
     """
     faults, checked = _lint(file)
     failed = any(fault.severity == "error" for fault in faults)
@@ -89,16 +89,17 @@ def lint(file: Path | None, as_json: bool) -> int:
 
 
 def _lint(file: Path | None) -> tuple[list[Fault], list[Path]]:
-    """All faults of the file, or of the shipped two, and which files were looked at."""
-    from slicelift_profiles import ProfileError, catalog, documents, presets
+    """All faults of the file, or of the shipped three, and which files were looked at."""
+    from slicelift_profiles import ProfileError, catalog, documents, presets, rules
 
-    checked = [file] if file else [catalog.SHIPPED, presets.SHIPPED]
+    checked = [file] if file else [catalog.SHIPPED, presets.SHIPPED, rules.SHIPPED]
+    linters = {"presets": presets.lint, "rules": rules.lint}
     faults: list[Fault] = []
     for path in checked:
         try:
             data = documents.read(path).data
-            holds_presets = isinstance(data, dict) and "presets" in data
-            faults += presets.lint(path) if holds_presets else catalog.lint(path)
+            kinds = [key for key in linters if isinstance(data, dict) and key in data]
+            faults += linters[kinds[0]](path) if kinds else catalog.lint(path)
         except ProfileError as error:
             raise UserError(error.code, error.message, error.hint) from error
     return faults, checked

@@ -41,7 +41,7 @@ COMMANDS: dict[str, Entry] = {
     "outputs": _entry(_RESULTS, "results:outputs", "List or fetch the files that a run left behind."),
     "models": _entry(_RESULTS, "results:models", "List registered model versions, set an alias."),
     "secrets": _entry(_SETUP, "settings:secrets", "Keep values that jobs need and nobody should read."),
-    "profiles": _entry(_SETUP, "settings:profiles", "Check the file of spawner profiles."),
+    "profiles": _entry(_SETUP, "settings:profiles", "Check the files of profiles, presets and policy."),
     "up": _entry(_SETUP, "service:up", "Start hub, launcher and MLflow; Ctrl-C stops them."),
     "down": _entry(_SETUP, "service:down", "Stop them from elsewhere."),
     "hub": _entry(_SETUP, "people:people", "Say who may sign in to the hub."),

@@ -6,7 +6,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -38,6 +38,8 @@ class Gang:
     preset: str
     workers: int
     gpus_per_worker: int
+    min_workers: int | None = None
+    queue: str = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,12 @@ def _size(request: Request) -> Gang:
             gpus_per_worker=(
                 preset.gpus_per_worker if request.gpus_per_worker is None else request.gpus_per_worker
             ),
+            min_workers=preset.min_workers,
+            # the queue named default is also what stands there when nobody has asked for one
+            queue=(preset.queue or request.queue) if request.queue == "default" else request.queue,
         )
+        if gang.min_workers is not None and gang.min_workers >= gang.workers:
+            gang = replace(gang, min_workers=None)
         preset.check(workers=gang.workers, gpus_per_worker=gang.gpus_per_worker, slice=request.slice)
     except ProfileError as error:
         raise UserError(error.code, error.message, error.hint) from error
@@ -196,8 +203,9 @@ def _spec(request: Request, gang: Gang, *, report: Report, snapshot: Snapshot) -
         python=kernel.python,
         workers=gang.workers,
         gpus_per_worker=gang.gpus_per_worker,
+        min_workers=gang.min_workers,
         slice=request.slice,
-        queue=request.queue,
+        queue=gang.queue,
         preset=gang.preset,
         parameters=report.overrides,
         data=snapshot.data,

@@ -25,15 +25,19 @@ from slicelift.runtime.launch import GRACE_SECONDS, gang_environment, gang_varia
 from slicelift.runtime.link import Link
 from slicelift.runtime.mlflow_loopback import Loopback
 from slicelift.runtime.mounts import enter_namespace
+from slicelift.runtime.nodes import place_of_request
 from slicelift.runtime.seat import Seat, take
 from slicelift.runtime.shipping import Report, Shipper, say
+from slicelift.runtime.streams import has_points
 from slicelift.runtime.supervision import LEFTOVER_SECONDS, Gang, free_bytes
-from slicelift.runtime.verdict import Verdict, cancelled, data_changed, fault, judge
+from slicelift.runtime.verdict import CANCELLED, Verdict, cancelled, data_changed, fault, judge
 
 # how long a job waits for a launcher that is away, before its start and again after its end
 PATIENCE_SECONDS = 24 * 3600.0
 _UPLOAD_SECONDS = 120.0
 _LOW_DISK_BYTES = 16 * 1024 * 1024
+# what a pod that was told to end keeps, of the time it has for that, to send the last points and logs
+_LAST_WORDS_SECONDS = 8.0
 
 
 class Interrupted(BaseException):
@@ -41,7 +45,7 @@ class Interrupted(BaseException):
 
 
 class Agent:
-    """One attempt, from the request in agent.json to delivered.json."""
+    """One attempt, or one node of it, from the request in agent.json to delivered.json."""
 
     def __init__(self, folder: AttemptFolder, *, mounts: bool, seat: Seat | None = None) -> None:
         self._folder = folder
@@ -53,35 +57,52 @@ class Agent:
         self._seat = seat
         self._link = Link(self._request)
         self._bulk = Link(self._request, timeout_seconds=_UPLOAD_SECONDS)
-        self._report = Report()
+        self._place = place_of_request(self._request, self._spec)
+        self._report = Report(self._place)
         self._outputs = Outputs(
-            folder.workspace / self._spec.cwd / "outputs", folder.root / "outputs-before.json"
+            folder.workspace / self._spec.cwd / "outputs",
+            folder.root / "outputs-before.json",
+            below=f"worker-{self._place.node}" if self._place.node else "",
         )
         self._secrets: dict[str, str] = {}
         self._gang = Gang(
             folder,
             str(self._request["attempt_id"]),
             mount_namespace=_namespace(mounts=mounts, seat=seat),
+            place=self._place,
             seat=seat,
+            saving="grace_seconds" in self._request,
         )
         self._shipper: Shipper | None = None
         self._watch: Watch | None = None
         self._ended = 0
-        self._interrupted = False
+        # when we were told to end, 0 if we were not
+        self._interrupted = 0.0
         self._may_raise = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was told to end."""
+        return bool(self._interrupted)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Values that no log may show, of those that are known by now."""
+        return tuple(self._secrets.values())
 
     def run(self) -> None:
         """Do the job, write exit.json, deliver."""
         signal.signal(signal.SIGTERM, self._on_signal)
+        # whoever made us, as the first process of a pod, may have held it back until there is this handler
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         verdict = self._work()
         ending = self._gang.end(self._grace() if verdict.status is Status.KILLED else LEFTOVER_SECONDS)
         if ending.left:
             say(f"these processes could not be ended: {', '.join(ending.left)}")
         verdict = self._prove_data(verdict)
-        exit_status = verdict.masked(self._secrets.values()).to_exit(
-            ended_processes=self._ended + ending.found
-        )
+        exit_status = verdict.masked(self.secrets).to_exit(ended_processes=self._ended + ending.found)
+        exit_status |= {"logged": has_points(self._folder.root / "spool"), "saved": self._saved()}
         self._folder.write_last(self._folder.exit, exit_status)
         self.deliver()
 
@@ -91,6 +112,7 @@ class Agent:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             if not self._bring(self._shipping(), until=self._patience()):
+                say("the launcher did not answer in time: what it has not got stays here")
                 return
         except NotFound as error:
             # nobody will ask for them any more, and what lies here is all there is: it stays
@@ -159,12 +181,15 @@ class Agent:
             mounts=self._mounts,
             say=self._tell,
         )
+        if not self._place.alone:
+            preparation.wait_for_name(self._place.master, say=self._tell)
 
     def _train(self) -> Verdict:
         # whatever lies there now came with the snapshot
         self._outputs.record()
         self._watch = Watch(self._outputs, Link(self._request, timeout_seconds=_UPLOAD_SECONDS))
-        loopback = self._loopback()
+        # rank 0 alone asks MLflow, and is on node 0 unless the gang is elastic
+        loopback = self._loopback() if self._place.node == 0 or self._place.elastic else None
         try:
             self._gang.start(self._spec, self._environment(loopback))
             self._watch.start()
@@ -176,14 +201,21 @@ class Agent:
             self._ended += self._gang.end(self._grace()).found
             return self._cancelled()
         finally:
-            loopback.stop()
+            if loopback is not None:
+                loopback.stop()
 
     def _shipping(self) -> Shipper:
         """The running shipper. Secrets must be known before, since it sends logs at once."""
         if self._shipper is None:
-            link = Link(self._request)
+            node = self._place.node
             self._shipper = Shipper(
-                self._folder, link, self._report, secrets=self._secrets.values(), on_cancel=_interrupt_self
+                self._folder,
+                Link(self._request),
+                self._report,
+                secrets=self._secrets.values(),
+                on_cancel=_interrupt_self,
+                name=f"agent-{node}" if node else "agent",
+                source=str(self._request.get("source", "")),
             )
             self._shipper.start()
         return self._shipper
@@ -212,11 +244,10 @@ class Agent:
             listener=self._seat.listener if self._seat else None,
         )
 
-    def _environment(self, loopback: Loopback) -> dict[str, str]:
-        variables = gang_variables(
-            self._spec, self._request, folder=self._folder, tracking_uri=loopback.start()
-        )
-        variables |= loopback.environment()
+    def _environment(self, loopback: Loopback | None) -> dict[str, str]:
+        uri = loopback.start() if loopback else ""
+        variables = gang_variables(self._spec, self._request, folder=self._folder, tracking_uri=uri)
+        variables |= loopback.environment() if loopback else {}
         environment = gang_environment(os.environ, variables, self._secrets)
         return with_scripts_of(environment, self._spec.python)
 
@@ -242,30 +273,44 @@ class Agent:
 
     def _wants_end(self) -> bool:
         # the signal of a cancel may have come before there was a handler for it
-        return self._interrupted or self._folder.cancel.exists()
+        return bool(self._interrupted) or self._folder.cancel.exists()
 
     def _check_interrupted(self) -> None:
         if self._wants_end():
             raise Interrupted
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._interrupted = True
+        self._interrupted = self._interrupted or time.time()
         if self._may_raise:
             self._may_raise = False
             raise Interrupted
 
     def _cancelled(self) -> Verdict:
         wish = read_object(self._folder.cancel)
-        asked = self._shipper is not None and self._shipper.cancelled.is_set()
-        default = "cancelled by the launcher" if asked else "ended by SIGTERM"
+        default = CANCELLED if self._cancel_asked() else "ended by SIGTERM"
         return cancelled(str(wish.get("reason", default)), read_object(self._folder.gang).get("exit_code"))
 
     def _patience(self) -> float:
         """Until when (monotonic seconds) a launcher that is away is waited for, from now on."""
-        return time.monotonic() + self._patience_seconds
+        ending = self._interrupted and "grace_seconds" in self._request
+        return time.monotonic() + (_LAST_WORDS_SECONDS if ending else self._patience_seconds)
 
     def _grace(self) -> float:
-        return float(read_object(self._folder.cancel).get("grace_seconds", GRACE_SECONDS))
+        """How long ranks may take to end. Those of a pod may save first, unless nobody wants the job any more."""
+        given = GRACE_SECONDS if self._cancel_asked() else self._request.get("grace_seconds", GRACE_SECONDS)
+        return float(read_object(self._folder.cancel).get("grace_seconds", given))
+
+    def _cancel_asked(self) -> bool:
+        return self._shipper is not None and self._shipper.cancelled.is_set()
+
+    def _saved(self) -> bool:
+        """Whether the gang has saved a checkpoint since it was told to end."""
+        if not self._interrupted:
+            return False
+        # a job that ends by itself does without it
+        from slicelift.runtime.checkpoint import saved_since
+
+        return saved_since(Path(str(self._request["checkpoints"])), self._interrupted)
 
     def _os_fault(self, error: OSError) -> SliceliftError:
         full = error.errno in (28, 122)
@@ -283,19 +328,24 @@ def main(arguments: list[str]) -> None:
     lock = _be_the_only_one(folder)
     if lock is None or (not delivering and (folder.agent.exists() or folder.exit.exists())):
         return
-    os.umask(0o077)
-    os.chdir(folder.root)
     # a cancel that comes before its handler stands is found in cancel.json
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    seat = take(os.environ)
-    mounts = not delivering and enter_namespace()
-    _introduce(folder, mount_namespace=_namespace(mounts=mounts, seat=seat))
-    processes.become_subreaper()
-    agent = Agent(folder, mounts=mounts, seat=seat)
+    agent = begin(folder, delivering=delivering)
     if delivering:
         agent.deliver_instead()
     else:
         agent.run()
+
+
+def begin(folder: AttemptFolder, *, delivering: bool = False) -> Agent:
+    """Make this process the agent of the attempt in `folder`. Before it has threads, and once."""
+    os.umask(0o077)
+    os.chdir(folder.root)
+    seat = take(os.environ)
+    mounts = not delivering and enter_namespace()
+    _introduce(folder, mount_namespace=_namespace(mounts=mounts, seat=seat))
+    processes.become_subreaper()
+    return Agent(folder, mounts=mounts, seat=seat)
 
 
 def _be_the_only_one(folder: AttemptFolder) -> int | None:

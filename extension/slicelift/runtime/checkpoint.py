@@ -1,8 +1,8 @@
 """`slicelift.checkpoint` and `slicelift.resume`: go on where the last attempt of a run stood.
 
-One folder per checkpoint, `<attempt>-<count>-step<step>`, in a folder kept over the attempts of a run. A file in
-it appears by rename; a checkpoint is complete when the files of all ranks that write are there. A count and not
-the step orders them, because a script may start again from a lower step.
+One folder per checkpoint, `<attempt>-<count>-step<step>`, in a folder kept over the attempts of a run and shared by
+all nodes of a gang. A file in it appears by rename; a checkpoint is complete when the files of all ranks that write are
+there. A count and not the step orders them, because a script may start again from a lower step.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from slicelift.errors import UserError
+from slicelift.runtime import ending
 from slicelift.runtime.metrics import as_step
 from slicelift.runtime.outputs import output_folder
 from slicelift.runtime.sink import note
-from slicelift.runtime.world import World, world
+from slicelift.runtime.world import ELASTIC, World, world
 
 # complete checkpoints that stay: the newest, and the one before it should the newest be damaged
 KEPT = 2
@@ -38,18 +39,40 @@ def checkpoint(state: Any, *, step: int, per_rank: bool = False) -> Path | None:
     all ranks alike. Whatever `torch.save` takes (else pickle, when torch is not in use) may be the state. The file
     is flushed and appears whole; of the complete checkpoints the newest two stay. Raises OSError on a full disk,
     with the older ones untouched.
+
+    On a cluster a rank that is told to end (SIGTERM, SLICELIFT_GRACE_SECONDS before its end) goes on to its next
+    checkpoint, and ends there, with exit code 143, once that is complete.
     """
     here, number = world(), as_step(step)
+    ending.wait_for_the_next_checkpoint()
     count = _turn(here)
-    if here.rank != 0 and not per_rank:
-        return None
     folder = _home(here) / f"{here.attempt:04d}-{count:06d}-step{number}"
+    target = None
+    if here.rank == 0 or per_rank:
+        target = _save(state, folder, step=number, per_rank=per_rank)
+    if ending.asked():
+        ending.leave(lambda: _is_there(here, number))
+    return target
+
+
+def saved_since(home: Path, moment: float) -> bool:
+    """Whether there is a complete checkpoint whose last file came after `moment` (Unix seconds)."""
+    return any(item.changed >= moment for item in _complete(home))
+
+
+def _is_there(here: World, step: int) -> bool:
+    """Whether the checkpoint of this step is complete."""
+    return any(item.step == step and item.attempt == here.attempt for item in _complete(_home(here)))
+
+
+def _save(state: Any, folder: Path, *, step: int, per_rank: bool) -> Path:
+    here = world()
     folder.mkdir(parents=True, exist_ok=True)
     kind = "pt" if "torch" in sys.modules else "pkl"
     target = folder / (f"rank-{here.rank}-of-{here.size}.{kind}" if per_rank else f"state.{kind}")
     _write(target, state)
     if here.rank == 0:
-        note("checkpoint", s=number, path=str(target))
+        note("checkpoint", s=step, path=str(target))
         _prune(_home(here))
     return target
 
@@ -58,11 +81,13 @@ def resume(*, map_location: Any = "cpu") -> tuple[Any, int] | None:
     """The newest complete checkpoint as `(state, step)`, or None when there is none: the run starts anew.
 
     Until this process has saved one itself, only those of earlier attempts count, so that all ranks of a gang get
-    the same although they ask at different times. Tensors come to `map_location`. A file that cannot be read
-    is passed over with a line in the log, but raises when each rank has its own. Raises UserError
-    `checkpoint-world` when only checkpoints of another number of ranks are there.
+    the same although they ask at different times; in an elastic gang, which starts its ranks again within an attempt,
+    all count. Tensors come to `map_location`. A file that cannot be read is passed over with a line in the log, but
+    raises when each rank has its own. Raises UserError `checkpoint-world` when only checkpoints of another number of
+    ranks are there.
     """
     here = world()
+    ending.wait_for_the_next_checkpoint()
     found = [item for item in _complete(_home(here)) if _eligible(item, here)]
     fitting = [item for item in found if item.size in (None, here.size)]
     if found and not fitting:
@@ -90,6 +115,7 @@ class _Saved:
     count: int
     step: int
     size: int | None
+    changed: float
 
     def file(self, rank: int) -> Path:
         stem = "state" if self.size is None else f"rank-{rank}-of-{self.size}"
@@ -110,18 +136,23 @@ _turns = _Turns()
 
 
 def _turn(here: World) -> int:
-    """The count of this call. In a job all ranks count from 0, in a notebook from what is there."""
+    """The count of this call. In a job all ranks count from 0; in a notebook, and in an elastic gang, whose ranks start
+    again within an attempt, from what is there."""
     if _turns.pid != os.getpid():
         former = [item.count for item in _complete(_home(here)) if item.attempt == here.attempt]
         _turns.pid, _turns.made = os.getpid(), 0
-        _turns.first = 0 if here.in_job else max(former, default=0)
+        _turns.first = 0 if here.in_job and not _elastic() else max(former, default=0)
     _turns.made += 1
     return _turns.first + _turns.made
 
 
 def _eligible(item: _Saved, here: World) -> bool:
     saved_some = _turns.pid == os.getpid() and _turns.made > 0
-    return saved_some or not here.in_job or item.attempt < here.attempt
+    return saved_some or not here.in_job or item.attempt < here.attempt or _elastic()
+
+
+def _elastic() -> bool:
+    return bool(os.environ.get(ELASTIC))
 
 
 def _home(here: World) -> Path:
@@ -152,12 +183,14 @@ def _look(folder: Path) -> _Saved | None:
         if name and (whole or complete):
             attempt, count, step = (int(part) for part in name.groups())
             size = None if whole else complete[0]
-            return _Saved(folder=folder, attempt=attempt, count=count, step=step, size=size)
+            changed = folder.stat().st_mtime
+            return _Saved(folder=folder, attempt=attempt, count=count, step=step, size=size, changed=changed)
     return None
 
 
 def _write(target: Path, state: Any) -> None:
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    # ranks in other pods may have our pid
+    temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
     try:
         with temporary.open("wb") as stream:
             _dump(stream, state)

@@ -21,22 +21,27 @@ _PATIENCE_SECONDS = 5.0
 
 
 class Deaths(threading.Thread):
-    """Watches the ranks that have registered in ranks/ and notes the time at which each ended."""
+    """Watches the ranks that have registered in ranks/ and notes the time at which each ended.
 
-    def __init__(self, folder: Path, count: int) -> None:
+    There are `count` of them; with `again` they may be started anew, also as other ranks.
+    """
+
+    def __init__(self, folder: Path, count: int, *, again: bool = False) -> None:
         super().__init__(name="slicelift-deaths", daemon=True)
         self._folder = folder / "ranks"
         self._count = count
+        self._again = again
         self._over = threading.Event()
         self._poll = select.poll()
-        self._watched: dict[int, int] = {}
-        self._known: set[int] = set()
+        self._watched: dict[int, tuple[int, tuple[int, int]]] = {}
+        # rank -> (pid, start time) of the process that it is, or was last
+        self._known: dict[int, tuple[int, int]] = {}
         self._times: dict[int, float] = {}
 
     def run(self) -> None:
         """Until `stop`."""
         while not self._over.is_set():
-            if len(self._known) < self._count:
+            if self._again or len(self._known) < self._count:
                 self._find()
             if self._watched:
                 self._wait()
@@ -71,13 +76,16 @@ class Deaths(threading.Thread):
         ]
 
     def _find(self) -> None:
-        for rank in set(range(self._count)) - self._known:
-            found = read_object(self._folder / f"{rank}.json")
-            if found:
-                self._known.add(rank)
-                self._watch(rank, int(found["pid"]), int(found["start_time"]))
+        for path in self._folder.glob("*.json"):
+            found = read_object(path)
+            if found and path.stem.isdecimal():
+                rank, key = int(path.stem), (int(found["pid"]), int(found["start_time"]))
+                if self._known.get(rank) != key:
+                    self._known[rank] = key
+                    self._watch(rank, *key)
 
     def _watch(self, rank: int, pid: int, started: int) -> None:
+        self._times.pop(rank, None)
         try:
             handle = os.pidfd_open(pid)
         except OSError:  # gone already, or a kernel without pidfd
@@ -87,13 +95,14 @@ class Deaths(threading.Thread):
             os.close(handle)
             self._times[rank] = time.time()
             return
-        self._watched[handle] = rank
+        self._watched[handle] = (rank, self._known[rank])
         self._poll.register(handle, select.POLLIN)
 
     def _wait(self) -> None:
         for handle, _ in self._poll.poll(_POLL_SECONDS * 1000):
-            rank = self._watched.pop(handle)
-            self._times[rank] = time.time()
+            rank, key = self._watched.pop(handle)
+            if self._known[rank] == key:
+                self._times[rank] = time.time()
             self._poll.unregister(handle)
             with contextlib.suppress(OSError):
                 os.close(handle)

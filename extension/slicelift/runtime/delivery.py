@@ -28,11 +28,13 @@ Look = tuple[int, int]
 class Outputs:
     """Files below one folder. What was there before the job, and links, are no outputs of it.
 
-    `before` is where that is kept, for an agent that delivers in another one's place.
+    `before` is where that is kept, for an agent that delivers in another one's place; `below` is the folder that they
+    get at the launcher: nodes that share no disk must not write over each other's files.
     """
 
-    def __init__(self, folder: Path, before: Path) -> None:
+    def __init__(self, folder: Path, before: Path, *, below: str = "") -> None:
         self._folder = folder
+        self._below = f"{below}/" if below else ""
         self._before = before
         # path -> (size, mtime) as it was before the job, or when it was sent
         self._sent = {path: (int(look[0]), int(look[1])) for path, look in read_object(before).items()}
@@ -74,7 +76,7 @@ class Outputs:
         return before == look and time.time() - look[1] / 1e9 > _QUIET_SECONDS
 
     def _put(self, link: Link, path: str, *, place: Path) -> None:
-        name = quote(os.fsencode(path), safe="/")
+        name = quote(os.fsencode(self._below + path), safe="/")
         link.put_file(f"outputs/{name}?sha256={sha256_of(place)}", place)
 
 

@@ -77,9 +77,10 @@ def describe(error: BaseException, here: World) -> dict[str, Any]:
 
 
 def collect(attempt_folder: Path, exits: Iterable[Exit]) -> list[dict[str, Any]]:
-    """All failed ranks, the first trigger first: `{rank, exit_code, exception, message, time, error}`.
+    """All failed ranks, the first trigger first: `{rank, exit_code, exception, message, time, echo, error}`.
 
-    `error` is what the rank wrote by `record`, or None.
+    `error` is what the rank wrote by `record`, or None; `echo` says that it only lost a peer or was ended: the cause
+    lies elsewhere, perhaps on another node.
     """
     rows = [(end, read_object(attempt_folder / "errors" / f"{end.rank}.json")) for end in exits]
     return [_failure(*row) for row in sorted(rows, key=_order) if row[0].exit_code != 0]
@@ -106,8 +107,12 @@ def _order(row: tuple[Exit, dict[str, Any]]) -> tuple[bool, bool, float]:
     end, error = row
     if not error:
         return end.exit_code == -signal.SIGTERM, end.ended_by_us, end.time
-    late = _SKEW_SECONDS if _LOST_PEER.search(str(error.get("text", ""))) else 0.0
+    late = _SKEW_SECONDS if _lost_peer(error) else 0.0
     return False, False, float(error.get("time", end.time)) + late
+
+
+def _lost_peer(error: dict[str, Any]) -> bool:
+    return bool(_LOST_PEER.search(str(error.get("text", ""))))
 
 
 def _failure(end: Exit, error: dict[str, Any]) -> dict[str, Any]:
@@ -117,6 +122,7 @@ def _failure(end: Exit, error: dict[str, Any]) -> dict[str, Any]:
         "exception": error.get("exception", ""),
         "message": error.get("text", "") if error else _ending(end.exit_code),
         "time": error.get("time", end.time),
+        "echo": _lost_peer(error) if error else end.ended_by_us or end.exit_code == -signal.SIGTERM,
         "error": error or None,
     }
 

@@ -1,8 +1,9 @@
-"""The ranks of one node: `python -P -m slicelift.runtime.gang --nproc N SCRIPT [ARGUMENT...]`.
+"""The ranks of one node: `python -P -m slicelift.runtime.gang --nproc N [--nodes ...] SCRIPT [ARGUMENT...]`.
 
 Runs in the kernel's interpreter, in the folder the ranks are to work in, with SLICELIFT_ATTEMPT_DIR set. The
 outcome is written to gang.json by rename: `{exit_code, failures: [{rank, exit_code, exception, message, time,
-error}]}`, the first trigger first. One failed rank ends all.
+echo, error}]}`, the first trigger first. One failed rank ends all ranks of the node, and with them the gang; only an
+elastic one starts them again a few times. The options are `nodes.Place`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +25,7 @@ from typing import Any
 from slicelift.runtime.deaths import Deaths
 from slicelift.runtime.failures import Exit, collect
 from slicelift.runtime.folder import AttemptFolder
+from slicelift.runtime.nodes import Place
 from slicelift.runtime.world import world
 
 RANK = Path(__file__).resolve().with_name("rank.py")
@@ -30,12 +33,11 @@ RANK = Path(__file__).resolve().with_name("rank.py")
 SHUTDOWN_SECONDS = 10
 
 _DEFAULTS = {
-    "GLOO_SOCKET_IFNAME": "lo",
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
-    "TP_SOCKET_IFNAME": "lo",
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_SECONDS),
 }
+_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
 
 
 class Interrupted(Exception):
@@ -53,10 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if folder is None:
         sys.stderr.write("gang: SLICELIFT_ATTEMPT_DIR is not set; the agent sets it.\n")
         return 2
-    for name, value in _DEFAULTS.items():
+    place = Place(**{field.name: getattr(options, field.name) for field in fields(Place)})
+    for name, value in (_DEFAULTS | (_LOOPBACK if place.alone else {})).items():
         os.environ.setdefault(name, value)
-    run = _run_one if options.nproc == 1 else _run_many
-    result = run(folder, options.nproc, [options.script, *options.arguments])
+    run = _run_one if place.alone and place.nproc == 1 else _run_many
+    result = run(folder, place, [options.script, *options.arguments])
     AttemptFolder(folder).write_last(folder / "gang.json", result)
     code = int(result["exit_code"])
     return code if code >= 0 else 128 - code
@@ -64,13 +67,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -P -m slicelift.runtime.gang", description=__doc__)
-    parser.add_argument("--nproc", type=int, default=1, help="how many ranks")
+    for field in fields(Place):
+        kind = int if isinstance(field.default, int) else str
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser
 
 
-def _run_one(folder: Path, _: int, command: list[str]) -> dict[str, Any]:
+def _run_one(folder: Path, _: Place, command: list[str]) -> dict[str, Any]:
     """A world of one needs no torch; MASTER_ADDR and MASTER_PORT are there for those who use it all the same."""
     places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
@@ -88,11 +93,11 @@ def _run_one(folder: Path, _: int, command: list[str]) -> dict[str, Any]:
     return _result(folder, [Exit(rank=0, exit_code=code, time=time.time())])
 
 
-def _run_many(folder: Path, nproc: int, command: list[str]) -> dict[str, Any]:
-    deaths = Deaths(folder, nproc)
+def _run_many(folder: Path, place: Place, command: list[str]) -> dict[str, Any]:
+    deaths = Deaths(folder, place.nproc, again=place.elastic)
     deaths.start()
     try:
-        return _result(folder, _torchrun(folder, nproc, command, deaths))
+        return _result(folder, _torchrun(folder, place, command, deaths))
     except Interrupted as request:
         return {"exit_code": -request.number, "failures": []}
     except Exception as error:  # noqa: BLE001 - whatever keeps torchrun from starting ranks goes to the user
@@ -101,7 +106,7 @@ def _run_many(folder: Path, nproc: int, command: list[str]) -> dict[str, Any]:
         deaths.stop()
 
 
-def _torchrun(folder: Path, nproc: int, command: list[str], deaths: Deaths) -> list[Exit]:
+def _torchrun(folder: Path, place: Place, command: list[str], deaths: Deaths) -> list[Exit]:
     """The ends of the failed ranks. Raises ImportError where torch is missing, Interrupted on a signal."""
     # torch is the user's and takes seconds to load
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -109,7 +114,7 @@ def _torchrun(folder: Path, nproc: int, command: list[str], deaths: Deaths) -> l
     from torch.distributed.run import parse_args, run
 
     try:
-        run(parse_args(_torchrun_arguments(folder, nproc, command)))
+        run(parse_args(_torchrun_arguments(folder, place, command)))
     except ChildFailedError as failed:
         codes = {rank: failure.exitcode for rank, failure in failed.failures.items()}
         return deaths.exits(codes)
@@ -118,13 +123,10 @@ def _torchrun(folder: Path, nproc: int, command: list[str], deaths: Deaths) -> l
     return []
 
 
-def _torchrun_arguments(folder: Path, nproc: int, command: list[str]) -> list[str]:
+def _torchrun_arguments(folder: Path, place: Place, command: list[str]) -> list[str]:
     return [
-        "--standalone",  # its store takes a free port by itself
-        "--local-addr=127.0.0.1",  # else ranks look for the host's name, which need not resolve
-        "--nnodes=1",
-        f"--nproc-per-node={nproc}",
-        "--max-restarts=0",
+        *place.torchrun_options(),
+        f"--nproc-per-node={place.nproc}",
         "--monitor-interval=0.1",
         f"--log-dir={folder / 'scratch' / 'torchrun'}",
         "--no-python",
@@ -153,6 +155,7 @@ def _no_gang(error: Exception) -> dict[str, Any]:
         "exception": type(error).__name__,
         "message": message,
         "time": time.time(),
+        "echo": not isinstance(error, ImportError),
         "error": None,
     }
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from slicelift.models import JobSpec
 from slicelift.runtime.folder import AttemptFolder
+from slicelift.runtime.nodes import Place, place_of_request
 from slicelift.runtime.processes import MARKER
+from slicelift.runtime.world import ELASTIC, GRACE
 
 GRACE_SECONDS = 10.0
 # what the launcher's own process may carry and no job must inherit: its rights, its tracker, its modules
@@ -32,10 +34,14 @@ _NAMES = {
 _PLAIN = {"PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "SSL_CERT_FILE"}
 
 
-def gang_command(spec: JobSpec, folder: AttemptFolder) -> list[str]:
-    """How the gang is started, in the kernel's interpreter; `-P` keeps the notebook's folder from shadowing us."""
+def gang_command(spec: JobSpec, folder: AttemptFolder, place: Place | None = None) -> list[str]:
+    """How the gang, or its part at `place`, is started in the kernel's interpreter.
+
+    `-P` keeps the notebook's folder from shadowing us.
+    """
     script = folder.workspace / spec.script
-    return [spec.python, "-P", "-m", "slicelift.runtime.gang", "--nproc", str(spec.workers), str(script)]
+    here = place or Place(nproc=spec.workers)
+    return [spec.python, "-P", "-m", "slicelift.runtime.gang", *here.options(), str(script)]
 
 
 def gang_variables(
@@ -45,7 +51,6 @@ def gang_variables(
     variables = {
         "PYTHONPATH": str(folder.runtime),
         "PYTHONUNBUFFERED": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
         MARKER: str(request["attempt_id"]),
         "SLICELIFT_RUN_ID": str(request["run_id"]),
         "SLICELIFT_PROMOTION_ID": str(request["promotion_id"]),
@@ -55,10 +60,23 @@ def gang_variables(
         "SLICELIFT_MODEL_NAME": spec.model_name,
         "MLFLOW_TRACKING_URI": tracking_uri,
     }
+    variables |= _of_place(place_of_request(request, spec), request)
     devices = [request["slice_uuid"]] if request.get("slice_uuid") else request.get("gpus") or []
     if devices:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the indexes are NVML's
+    return variables
+
+
+def _of_place(place: Place, request: Mapping[str, Any]) -> dict[str, str]:
+    """What differs between one machine and a node among others, whose network the preset names, and elastic gangs."""
+    variables = {"GLOO_SOCKET_IFNAME": "lo"} if place.alone else {}
+    if "grace_seconds" in request:
+        variables[GRACE] = str(request["grace_seconds"])
+    if place.elastic:
+        variables[ELASTIC] = "1"
+        # a survivor would keep the address of a store that died with its node
+        variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     return variables
 
 

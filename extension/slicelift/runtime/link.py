@@ -30,15 +30,15 @@ class Link:
 
     One per thread: it holds a connection and is not locked.
 
-    After a failure the address is read anew from the launcher's state file, since a restarted launcher
-    may listen elsewhere.
+    After a failure the address is read anew from the launcher's state file, where there is one (not in a pod), since a
+    restarted launcher may listen elsewhere.
     """
 
     def __init__(self, request: Mapping[str, Any], *, timeout_seconds: float = 10.0) -> None:
         self.url = str(request["launcher_url"])
-        self._state_file = Path(str(request["state_file"]))
+        self._state_file = Path(str(request["state_file"])) if request.get("state_file") else None
         self._token = str(request["token"])
-        self._prefix = f"/api/v1/attempts/{request['attempt_id']}/"
+        self._calls = f"/api/v1/attempts/{request['attempt_id']}/"
         self._timeout_seconds = timeout_seconds
         self._connection: http.client.HTTPConnection | None = None
         # another launcher may have taken over between the submit and now
@@ -78,7 +78,7 @@ class Link:
 
     def current_url(self) -> str:
         """Where the launcher is now, by its state file; safe to call from another thread."""
-        told = read_object(self._state_file).get("url")
+        told = read_object(self._state_file).get("url") if self._state_file else None
         return told if isinstance(told, str) and told else self.url
 
     def close(self) -> None:
@@ -95,14 +95,13 @@ class Link:
     def _open(self, method: str, path: str, *, body: Body, kind: str) -> http.client.HTTPResponse:
         with self._guarded():
             if self._connection is None:
-                place = urlsplit(self.url)
-                self._connection = http.client.HTTPConnection(
-                    place.hostname or "127.0.0.1", place.port or 80, timeout=self._timeout_seconds
-                )
+                self._connection = make_connection(self.url, timeout_seconds=self._timeout_seconds)
             headers = {"Authorization": f"token {self._token}", "Content-Type": kind}
             if body is not None and not isinstance(body, bytes):
                 headers["Content-Length"] = str(os.fstat(body.fileno()).st_size)
-            self._connection.request(method, self._prefix + path, body=body, headers=headers)
+            self._connection.request(
+                method, path_of(self.url) + self._calls + path, body=body, headers=headers
+            )
             response = self._connection.getresponse()
         if response.status >= 400:
             raise self._refusal(response)
@@ -142,6 +141,20 @@ class Link:
             self.url = found
 
 
+def make_connection(url: str, *, timeout_seconds: float) -> http.client.HTTPConnection:
+    """A connection, not opened yet, to the server of an http or https address."""
+    place = urlsplit(url)
+    host = place.hostname or "127.0.0.1"
+    if place.scheme == "https":
+        return http.client.HTTPSConnection(host, place.port or 443, timeout=timeout_seconds)
+    return http.client.HTTPConnection(host, place.port or 80, timeout=timeout_seconds)
+
+
+def path_of(url: str) -> str:
+    """The path below which that server answers, without a slash at its end: "" or as behind a hub's proxy."""
+    return urlsplit(url).path.rstrip("/")
+
+
 @contextmanager
 def _translated() -> Iterator[None]:
     try:
@@ -150,7 +163,7 @@ def _translated() -> Iterator[None]:
         raise _away(f"{type(error).__name__}: {error}") from error
     except OSError as error:
         # anything else is about a file of ours: a full disk must not look like an absent launcher
-        if error.errno in _NO_WAY or isinstance(error, socket.gaierror):
+        if error.errno in _NO_WAY or isinstance(error, socket.gaierror) or type(error).__module__ == "ssl":
             raise _away(str(error)) from error
         raise
 

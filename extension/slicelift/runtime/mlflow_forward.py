@@ -19,6 +19,8 @@ from enum import Enum
 from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from slicelift.runtime.link import make_connection, path_of
+
 _CONNECT_SECONDS = 5.0
 # the launcher holds a call as long as MLflow's process lives; this only notices a launcher that hangs
 _ANSWER_SECONDS = 900.0
@@ -104,29 +106,30 @@ class Forward:
         return self.send(replace(call, body=data, size_bytes=len(data)))
 
     def _try(self, call: Call) -> Reply | _Silence:
-        place = urlsplit(self._launcher_url())
-        connection = http.client.HTTPConnection(
-            place.hostname or "127.0.0.1", place.port or 80, timeout=_CONNECT_SECONDS
-        )
+        url = self._launcher_url()
+        connection = make_connection(url, timeout_seconds=_CONNECT_SECONDS)
         try:
             connection.connect()
         except OSError:
             return _Silence.AWAY
         try:
             connection.sock.settimeout(_ANSWER_SECONDS)
-            return _judged(self._exchange(connection, call))
+            return _judged(self._exchange(connection, call, path_of(url)))
         except (OSError, http.client.HTTPException):
             connection.close()
             return _Silence.LOST
 
-    def _exchange(self, connection: http.client.HTTPConnection, call: Call) -> http.client.HTTPResponse:
+    def _exchange(
+        self, connection: http.client.HTTPConnection, call: Call, below: str
+    ) -> http.client.HTTPResponse:
         body = call.body
         if not isinstance(body, bytes):
             body.seek(0)
         headers = {**call.headers, "Authorization": f"token {self._token}"}
         if call.size_bytes or call.method in ("POST", "PUT", "PATCH"):
             headers["Content-Length"] = str(call.size_bytes)
-        connection.request(call.method, self._prefix + call.path, body=body or None, headers=headers)
+        path = below + self._prefix + call.path
+        connection.request(call.method, path, body=body or None, headers=headers)
         return connection.getresponse()
 
     def _look_for(self, call: Call) -> Reply | _Silence | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tarfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,9 @@ from slicelift.runtime.folder import AttemptFolder
 from slicelift.runtime.link import Link
 from slicelift.runtime.unpack import unpack
 
+# a pod's name is known as soon as it has an address; pods of a gang get theirs together
+NAME_SECONDS = 300.0
+_NAME_PAUSE_SECONDS = 0.5
 # a tar that is broken in itself is asked for again this often: a cut connection looks the same
 _TRIES = 5
 
@@ -104,6 +108,29 @@ def check_interpreter(spec: JobSpec) -> None:
             f"The job's Python interpreter {spec.python} does not exist or cannot be run.",
             "Choose an installed kernel for the notebook and promote it again.",
         )
+
+
+def wait_for_name(name: str, *, seconds: float = NAME_SECONDS, say: Callable[[str], None]) -> None:
+    """Return when `name`, of node 0, has an address. Raises SliceliftError "master-unknown" when it gets none in time."""
+    until, told = time.monotonic() + seconds, False
+    while not _resolves(name):
+        if time.monotonic() > until:
+            raise SliceliftError(
+                "master-unknown",
+                f"The name of the gang's first worker, {name}, had no address for {seconds:.0f} s.",
+                "Look whether the cluster's DNS works (kubectl -n kube-system get pods), then `slicelift retry`.",
+            )
+        if not told:
+            say("Waiting for the other workers' names")
+        told = True
+        time.sleep(_NAME_PAUSE_SECONDS)
+
+
+def _resolves(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except (OSError, UnicodeError):
+        return False
 
 
 def _insist(work: Callable[[], None], *, until: float) -> None:

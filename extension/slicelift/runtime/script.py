@@ -48,6 +48,8 @@ def _register(here: World, folder: Path) -> None:
     known = {"rank": here.rank, "pid": os.getpid(), "start_time": start_ticks()}
     # on a full disk training goes on; the agent then knows the rank by its environment alone
     with contextlib.suppress(OSError):
+        # what the process before us raised, in a gang that goes on after a lost peer, is not how we end
+        (folder / "errors" / f"{here.rank}.json").unlink(missing_ok=True)
         (folder / "ranks").mkdir(exist_ok=True)
         write_json(folder / "ranks" / f"{here.rank}.json", known)
 

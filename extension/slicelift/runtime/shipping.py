@@ -16,6 +16,7 @@ from typing import Any
 from slicelift.errors import Conflict, NotFound, SliceliftError, Unavailable
 from slicelift.runtime.folder import AttemptFolder
 from slicelift.runtime.link import Link
+from slicelift.runtime.nodes import Place
 from slicelift.runtime.streams import Batch, Line, Spool, Stream, encode, halve, note_of_loss
 from slicelift.runtime.tails import Tail
 
@@ -29,9 +30,11 @@ BATCHES_PER_ROUND = 50
 class Report:
     """Where the attempt stands, set by the agent and read by the shipper; guarded by a lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place | None = None) -> None:
         self._lock = threading.Lock()
         self._content: dict[str, Any] = {"state": "preparing", "message": "", "ranks": []}
+        here = place or Place()
+        self._content |= {"node": here.node, "nodes": here.nodes}
         self.version = 0
 
     def update(self, **changes: Any) -> bool:
@@ -53,7 +56,8 @@ class Shipper(threading.Thread):
     """Ships until told to finish and everything is there, or until the launcher does not want it any more.
 
     `secrets` are values to mask in logs; `on_cancel` is called once when the launcher wants the job to end.
-    `cancelled` is set then, `gone` when it no longer knows the attempt.
+    `cancelled` is set then, `gone` when it no longer knows the attempt. The agent's own log goes under `name`;
+    `source` tells this agent from others that write the same ranks' logs.
     """
 
     def __init__(
@@ -64,8 +68,12 @@ class Shipper(threading.Thread):
         *,
         secrets: Iterable[str],
         on_cancel: Callable[[], None],
+        name: str = "agent",
+        source: str = "",
     ) -> None:
         super().__init__(name="shipper", daemon=True)
+        self._agent = name
+        self._source = source
         self.cancelled = threading.Event()
         self.gone = threading.Event()
         self.drained = threading.Event()
@@ -224,12 +232,12 @@ class Shipper(threading.Thread):
             tail.ship(self._link, final=final)
 
     def _all_tails(self) -> list[Tail]:
-        paths = {"agent": self._folder.agent_log}
+        paths = {self._agent: self._folder.agent_log}
         for path in (self._folder.root / "logs").glob("rank-*.log"):
             paths[path.stem.removeprefix("rank-")] = path
         for rank, path in paths.items():
             if rank not in self._tails:
-                self._tails[rank] = Tail(path, rank, self._secrets)
+                self._tails[rank] = Tail(path, rank, self._secrets, source=self._source)
         return list(self._tails.values())
 
     def _say(self, trouble: str) -> None:

@@ -167,6 +167,15 @@ class Spool:
                 stream.add_segment(int(segment))
 
 
+def has_points(folder: Path) -> bool:
+    """Whether any rank has logged a metric, of a spool that nobody has removed yet."""
+    for path in folder.glob("*.jsonl"):
+        # what was before a later segment is at the launcher, and gone
+        if not path.stem.endswith("-000000") or any(b'"k": "m"' in raw for raw, _ in _whole_lines(path, 0)):
+            return True
+    return False
+
+
 def halve(batch: Batch) -> list[Batch]:
     """The batch in two, by streams and then by lines; nothing when it is a single line."""
     if len(batch) > 1:

@@ -14,6 +14,7 @@ from slicelift.models import JobSpec
 from slicelift.runtime import processes
 from slicelift.runtime.folder import AttemptFolder, read_object, write_json
 from slicelift.runtime.launch import gang_command
+from slicelift.runtime.nodes import Place
 from slicelift.runtime.processes import Ending, Process, Tree
 from slicelift.runtime.seat import Seat
 
@@ -26,13 +27,23 @@ LEFTOVER_SECONDS = 2.0
 class Gang:
     """Starts torch.distributed.run (or the one rank) below this process, and ends all that descends from it.
 
-    In `seat`, if there is one, else where this process itself stands.
+    In `seat`, if there is one, else where this process itself stands. `saving` ranks may save a checkpoint when they are
+    ended: until they are done nothing else of theirs, such as their loaders of data, is touched.
     """
 
     def __init__(
-        self, folder: AttemptFolder, attempt_id: str, *, mount_namespace: str, seat: Seat | None = None
+        self,
+        folder: AttemptFolder,
+        attempt_id: str,
+        *,
+        mount_namespace: str,
+        place: Place | None = None,
+        seat: Seat | None = None,
+        saving: bool = False,
     ) -> None:
         self._folder = folder
+        self._place = place
+        self._saving = saving
         self._tree = Tree(attempt_id=attempt_id, agent=_own_key(), mount_namespace=mount_namespace)
         self._seat = seat
         self._child: subprocess.Popen[bytes] | Seat | None = None
@@ -41,7 +52,8 @@ class Gang:
 
     def start(self, spec: JobSpec, environment: dict[str, str]) -> None:
         """Start it; its own output goes where the agent's goes. Raises OSError when that is impossible."""
-        command, folder = gang_command(spec, self._folder), self._folder.workspace / spec.cwd
+        command = gang_command(spec, self._folder, self._place)
+        folder = self._folder.workspace / spec.cwd
         if self._seat is not None:
             self._seat.start(command, folder=folder, environment=environment)
             self._child = self._seat
@@ -65,20 +77,25 @@ class Gang:
 
     def end(self, grace_seconds: float) -> Ending:
         """SIGTERM, patience, SIGKILL, until no process of the attempt but this one is left."""
-        ending = processes.end(self._search, grace_seconds=grace_seconds, gently=self._but_torchrun)
+        gently = self._only_ranks if self._saving else self._but_torchrun
+        ending = processes.end(self._search, grace_seconds=grace_seconds, gently=gently)
         processes.reap_orphans(spare=(self._child.pid,) if self._child else ())
         return ending
 
     def ranks(self) -> list[dict[str, Any]]:
         """`{rank, pid, state}` of every rank that has started."""
-        found = []
-        for path in sorted((self._folder.root / "ranks").glob("*.json")):
-            told = read_object(path)
-            if "pid" in told:
-                key = (int(told["pid"]), int(told.get("start_time", 0)))
-                state = "running" if processes.alive(key) else "ended"
-                found.append({"rank": int(told["rank"]), "pid": key[0], "state": state})
-        return found
+        return [
+            {"rank": rank, "pid": key[0], "state": "running" if processes.alive(key) else "ended"}
+            for rank, key in self._registered()
+        ]
+
+    def _registered(self) -> list[tuple[int, tuple[int, int]]]:
+        told = [read_object(path) for path in sorted((self._folder.root / "ranks").glob("*.json"))]
+        return [
+            (int(row["rank"]), (int(row["pid"]), int(row.get("start_time", 0))))
+            for row in told
+            if "pid" in row
+        ]
 
     def _started(self) -> subprocess.Popen[bytes] | Seat:
         if self._child is None:
@@ -95,6 +112,10 @@ class Gang:
         takes seconds to tell of their end."""
         pid = self._child.pid if self._child else -1
         return [process for process in found if process.pid != pid]
+
+    def _only_ranks(self, found: list[Process]) -> list[Process]:
+        ranks = {key for _, key in self._registered()}
+        return [process for process in found if process.key in ranks]
 
     def _write_seen(self) -> None:
         """Note who descends from us: if we are killed, those that hide are still found."""

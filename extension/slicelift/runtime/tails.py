@@ -19,9 +19,10 @@ class Tail:
     """One log. Offsets at the launcher count masked bytes; they follow from the file alone, so an agent that
     starts anew reads from the beginning and the launcher skips what it has."""
 
-    def __init__(self, path: Path, rank: str, secrets: Iterable[str]) -> None:
+    def __init__(self, path: Path, rank: str, secrets: Iterable[str], *, source: str = "") -> None:
+        """`source` names one of several agents, each with offsets of its own, that write the log of one rank."""
         self._path = path
-        self._rank = quote(rank)
+        self._query = f"rank={quote(rank)}" + (f"&source={quote(source)}" if source else "")
         self._secrets = tuple(secrets)
         # the launcher takes no more of it (a limit): the rest is in the file alone
         self.refused = False
@@ -63,7 +64,7 @@ class Tail:
 
     def _send(self, link: Link) -> None:
         try:
-            answer = link.post_bytes(f"logs?rank={self._rank}&offset={self._sent}", self._pending)
+            answer = link.post_bytes(f"logs?{self._query}&offset={self._sent}", self._pending)
         except Conflict as conflict:
             # the launcher lost something, for instance to a restored backup
             self._restart(known=int((conflict.detail or {}).get("next", 0)))

@@ -23,22 +23,31 @@ from slicelift.models import (
 from slicelift.runtime.folder import AttemptFolder, read_object
 from slicelift.runtime.masking import mask
 
+# the reason of a job that was ended because the launcher told its agent so
+CANCELLED = "cancelled by the launcher"
 _OUT_OF_MEMORY = "was killed by SIGKILL; if nobody did that, the kernel's out-of-memory killer is the usual cause: see dmesg"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The end of an attempt. `reason` is a stable word, empty for a job that simply finished."""
+    """The end of an attempt, on one node. `reason` is a stable word, empty for a job that simply finished.
+
+    `time` is when what is told of happened (Unix seconds), `echo` says that another node's end was the cause: so the
+    launcher finds the first trigger of a whole gang.
+    """
 
     status: Status
     exit_code: int | None = None
     reason: str = ""
     message: str = ""
     failure: Failure | None = None
+    time: float | None = None
+    echo: bool = False
 
     def to_exit(self, *, ended_processes: int = 0) -> dict[str, Any]:
         """The content of exit.json."""
-        return {**to_dict(self), "ended": time.time(), "ended_processes": ended_processes}
+        now = time.time()
+        return {**to_dict(self), "time": self.time or now, "ended": now, "ended_processes": ended_processes}
 
     def masked(self, secrets: Iterable[str]) -> Verdict:
         """The same without the values of `secrets`."""
@@ -65,7 +74,13 @@ def judge(folder: AttemptFolder, spec: JobSpec, exit_code: int) -> Verdict:
     code = row.get("exit_code") or code
     failure = _failure(row, folder, spec)
     return Verdict(
-        status=Status.FAILED, exit_code=code, reason="rank-failed", message=failure.message, failure=failure
+        status=Status.FAILED,
+        exit_code=code,
+        reason="rank-failed",
+        message=failure.message,
+        failure=failure,
+        time=row.get("time"),
+        echo=bool(row.get("echo", False)),
     )
 
 

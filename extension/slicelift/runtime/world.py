@@ -8,6 +8,10 @@ from pathlib import Path
 
 # set by a rank as it starts and inherited by all that it starts, which may have other numbers in RANK
 GANG_RANK = "SLICELIFT_RANK"
+# how long a rank has after SIGTERM to save a checkpoint; where it is not set, SIGTERM ends a rank at once
+GRACE = "SLICELIFT_GRACE_SECONDS"
+# set where a gang may go on, within one attempt, with other ranks than before
+ELASTIC = "SLICELIFT_ELASTIC"
 
 
 @dataclass(frozen=True, kw_only=True)

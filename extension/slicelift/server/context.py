@@ -27,7 +27,7 @@ async def make_context(launcher: Launcher) -> dict[str, Any]:
         "version": __version__,
         "slice": _slice(),
         "mlflow": "",
-        "presets": _presets(),
+        "presets": _presets(cluster=False),
         "queues": [],
         "capacity": None,
     }
@@ -41,6 +41,7 @@ async def make_context(launcher: Launcher) -> dict[str, Any]:
         "launcher": "away" if message else "up",
         "message": message,
         "mlflow": _mlflow(health, hub=hub),
+        "presets": _presets(cluster="quotas" in capacity),
         "queues": capacity["queues"],
         "capacity": capacity,
     }
@@ -84,7 +85,8 @@ def _version_message(health: dict[str, Any]) -> str:
 
 
 @functools.cache
-def _presets() -> list[dict[str, Any]]:
+def _presets(*, cluster: bool) -> list[dict[str, Any]]:
+    """Those that the launcher can keep."""
     from slicelift_profiles import presets  # yaml: not at the server's start
 
     return [
@@ -99,4 +101,5 @@ def _presets() -> list[dict[str, Any]]:
             "default": preset.default,
         }
         for preset in presets.load().presets
+        if cluster or preset.where == "anywhere"
     ]

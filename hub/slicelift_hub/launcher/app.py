@@ -12,11 +12,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from slicelift._version import __version__
 from slicelift.errors import SliceliftError
 from slicelift.launcher_client import default_home
 from slicelift.tracking_account import make_password
+from slicelift_profiles import rules
 from sqlalchemy.exc import SQLAlchemyError
 from tornado.httpserver import HTTPServer
 from tornado.web import Application as WebApplication
@@ -25,7 +27,8 @@ from traitlets.config import Application
 
 from slicelift_hub import inventory
 from slicelift_hub.launcher.assembly import Settings, assemble
-from slicelift_hub.launcher.backend import make_backend
+from slicelift_hub.launcher.backend import find_backend, make_backend
+from slicelift_hub.launcher.calm import Calm
 from slicelift_hub.launcher.chores import start_chores
 from slicelift_hub.launcher.daemon import (
     HANDOVER_SECONDS,
@@ -39,12 +42,14 @@ from slicelift_hub.launcher.daemon import (
 from slicelift_hub.launcher.dispatch import Pace
 from slicelift_hub.launcher.handler import UnknownHandler
 from slicelift_hub.launcher.hub_tokens import HubAccess
+from slicelift_hub.launcher.policy import RulesFile
 from slicelift_hub.launcher.routes import make_routes
 from slicelift_hub.launcher.services import Services
 from slicelift_hub.leases import Item, make_inventory
 
 _log = logging.getLogger(__name__)
 _THREADS = 32
+LEDGER_VARIABLE = "SLICELIFT_LEDGER"
 
 
 class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part only
@@ -57,7 +62,25 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
     home = Unicode(
         help="Folder of ledger, store and state file. Default: SLICELIFT_HOME, else the XDG data folder."
     ).tag(config=True)
-    port = Int(8765, help="Port on 127.0.0.1. 0: the one it had last, else any free one.").tag(config=True)
+    port = Int(8765, help="Port to listen on. 0: the one it had last, else any free one.").tag(config=True)
+    address = Unicode(
+        LOOPBACK,
+        help="IPv4 address to listen on. On a cluster 0.0.0.0, so that pods can call; every call but /health needs a token.",
+    ).tag(config=True)
+    public_url = Unicode(
+        help="Where jobs and sessions reach this launcher, such as http://launcher.slicelift:8765. Default: on 127.0.0.1."
+    ).tag(config=True)
+    hosts = List(
+        Unicode(), help="Names beside 127.0.0.1, localhost and that of `public_url` that it may be called by."
+    ).tag(config=True)
+    ledger = Unicode(
+        help="Where the ledger is: postgresql+psycopg://USER:PASSWORD@HOST/DATABASE. Default: SLICELIFT_LEDGER, else "
+        "SQLite in the home. One launcher per ledger."
+    ).tag(config=True)
+    ledger_patience_seconds = Float(
+        180,
+        help="How long a start waits for a ledger on PostgreSQL that does not answer, or that another launcher still serves.",
+    ).tag(config=True)
     slots = Int(0, help="How many workers may run at once. 0: the number of cores, at least 2.").tag(
         config=True
     )
@@ -71,7 +94,9 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
         Dict(),
         help="Slices in place of the inventory's: `{'name': '1g.10gb', 'uuid': 'MIG-...'}`; without uuid a simulated one.",
     ).tag(config=True)
-    queues = List(Unicode(), ["default"], help="Names of the queues that jobs may ask for.").tag(config=True)
+    queues = List(
+        Unicode(), ["default"], help="Names of the queues that jobs may ask for on one machine."
+    ).tag(config=True)
     tracker = Enum(["mlflow", "none"], "mlflow", help="Where runs are told to, beside the ledger.").tag(
         config=True
     )
@@ -79,7 +104,14 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
     tracker_auth = Bool(
         help="Let MLflow ask everyone who they are, and give each owner an account of their own. Default: under a hub."
     ).tag(config=True)
-    backend_class = Unicode("slicelift.backends.local.Local", help="What runs jobs.").tag(config=True)
+    backend = Unicode(
+        "slicelift.backends.local.Local",
+        help="What runs jobs, a class by its full name. On a cluster slicelift_hub.launcher.backends.volcano.Volcano, with "
+        "settings of its own (docs/volcano.md).",
+    ).tag(config=True)
+    policy_file = Unicode(
+        help="Rules of who may launch what (docs/policy.md). Default: everyone whatever there is. Read again when it changes."
+    ).tag(config=True)
     isolation = Enum(
         ["auto", "always", "never"],
         "auto",
@@ -120,7 +152,7 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
         "slots": "Launcher.slots",
         "tracker": "Launcher.tracker",
         "mlflow-port": "Launcher.tracker_port",
-        "backend": "Launcher.backend_class",
+        "backend": "Launcher.backend",
     }
     flags = {  # noqa: RUF012
         "keep-jobs": ({"Launcher": {"keep_jobs": True}}, "Let jobs go on when the launcher is stopped."),
@@ -137,10 +169,14 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
         logging.basicConfig(
             stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(Calm())
         # one line per call would be twenty a second per job
         for name in ("httpx", "tornado.access"):
             logging.getLogger(name).setLevel(logging.WARNING)
         root = Path(self.home) if self.home else default_home()
+        # taken out: what is started from here, jobs among it, must not know the password in it
+        self._ledger_default = os.environ.pop(LEDGER_VARIABLE, "")
         if self.hub:
             ask_to_leave(root)
         with Home(root, patience=HANDOVER_SECONDS if self.hub else LOCK_SECONDS) as home:
@@ -149,7 +185,7 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
 
     async def _serve(self, home: Home) -> None:
         identity = home.identity()
-        sockets = listen(self.port, former=identity.port)
+        sockets = listen(self.port, former=identity.port, address=self.address)
         port = sockets[0].getsockname()[1]
         home.remember(Identity(token=identity.token, key=identity.key, port=port))
         ending: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -187,14 +223,22 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
             if not ending.done():
                 ending.set_result(keep_jobs)
 
+        kind = find_backend(self.backend)
+        url = f"http://{LOOPBACK if self.address == '0.0.0.0' else self.address}:{port}"  # noqa: S104
+        public_url, name = _check_url(self.public_url or url)
         settings = Settings(
             version=__version__,
             instance=secrets.token_hex(8),
-            url=f"http://{LOOPBACK}:{port}",
+            url=url,
+            public_url=public_url,
+            hosts=frozenset([*self.hosts, name]),
             token=identity.token,
             key=identity.key,
-            inventory=self._items(home),
+            ledger=self.ledger or self._ledger_default or home.root / "ledger.db",
+            ledger_patience_seconds=self.ledger_patience_seconds,
+            inventory=self._items(home) if kind.leased else [],
             queues=tuple(self.queues),
+            rules=RulesFile(Path(self.policy_file) if self.policy_file else rules.SHIPPED),
             tracker=self.tracker,
             tracker_port=self.tracker_port,
             snapshot_limit_bytes=self.snapshot_limit_bytes,
@@ -204,8 +248,9 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
             tracker_auth=self.tracker_auth,
         )
         backend = make_backend(
-            self.backend_class,
+            kind,
             home.root,
+            config=self.config,
             apart=self.isolation,
             under_hub=self.hub,
             network=self.gang_network,
@@ -232,8 +277,10 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
     def _hear_signals(self, services: Services) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # a hub that is restarted must not end jobs; who ends the whole says so by /shutdown
-            loop.add_signal_handler(number, services.stop, self.keep_jobs or self.hub)
+            # a hub that is restarted must not end jobs, nor a launcher's pod that moves: they are the cluster's.
+            # who ends the whole says so by /shutdown
+            keep_jobs = self.keep_jobs or self.hub or not services.policy.leased
+            loop.add_signal_handler(number, services.stop, keep_jobs)
 
     async def _end_jobs(self, services: Services, *, keep_jobs: bool) -> None:
         _log.info("Stopping%s.", "; jobs go on" if keep_jobs else "")
@@ -255,6 +302,19 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
         return make_inventory(slots=self._slots(), gpus=gpus, slices=found.entries())
 
 
+def _check_url(text: str) -> tuple[str, str]:
+    """(the address without a slash at its end, its host). Raises `bad-public-url`."""
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname if parts.scheme in ("http", "https") and not parts.query else None
+    except ValueError:
+        host = None
+    if not host:
+        hint = "c.Launcher.public_url is like http://launcher.slicelift:8765."
+        raise SliceliftError("bad-public-url", f"{text!r} is no address that jobs could call.", hint)
+    return text.rstrip("/"), host
+
+
 async def _go_down(home: Home, services: Services, *, server: HTTPServer) -> None:
     services.stopping = True
     home.withdraw()
@@ -267,6 +327,10 @@ async def _go_down(home: Home, services: Services, *, server: HTTPServer) -> Non
     except (SliceliftError, SQLAlchemyError, OSError):
         _log.exception("The last points were not folded; they are in the log and will be at the next start.")
     await services.call(services.tracker.stop)
+    services.sole.give_up()
+    close = getattr(services.backend, "close", None)  # of a backend that holds connections
+    if close is not None:
+        close()
     for pool in (services.pool, services.backend_pool):
         pool.shutdown(wait=False, cancel_futures=True)
     services.ledger.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -11,37 +13,47 @@ from pathlib import Path
 from typing import Any
 
 from slicelift.backends.base import Backend
+from slicelift.errors import Conflict, SliceliftError, Unavailable
 from slicelift.tracking_account import make_password
+from slicelift_profiles import ProfileError, presets
 
 from slicelift_hub.launcher.auth import AttemptTokens, Authenticator, LocalToken, whoami
-from slicelift_hub.launcher.dispatch import Dispatch, Pace
+from slicelift_hub.launcher.dispatch import Call, Dispatch, Pace
 from slicelift_hub.launcher.events import Announcer, Broker
 from slicelift_hub.launcher.hub_tokens import HubAccess, HubTokens
 from slicelift_hub.launcher.ingest import Ingest
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_rows import AttemptRow
 from slicelift_hub.launcher.logs import Logs
-from slicelift_hub.launcher.policy import Policy
+from slicelift_hub.launcher.policy import Policy, RulesFile
 from slicelift_hub.launcher.services import Limits, Services, call_in, make_attempt
+from slicelift_hub.launcher.sole import Sole
 from slicelift_hub.launcher.store import Store
 from slicelift_hub.launcher.tracker import MlflowTracker, NoTracker, Tracker
 from slicelift_hub.launcher.vault import Vault
-from slicelift_hub.leases import Item
+from slicelift_hub.leases import Item, Pool
 
 _BACKEND_THREADS = 64
+_AGAIN_SECONDS = 2.0
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What one start of a launcher is told."""
+    """What one start of a launcher is told. `url` is for this machine, `public_url` for jobs."""
 
     version: str
     instance: str
     url: str
+    public_url: str
+    hosts: frozenset[str]
     token: str
     key: str
+    ledger: Path | str
+    ledger_patience_seconds: float
     inventory: list[Item]
     queues: tuple[str, ...]
+    rules: RulesFile
     tracker: str
     tracker_port: int
     snapshot_limit_bytes: int
@@ -62,7 +74,9 @@ async def assemble(
     """Every part, in order, with the ledger replayed; nothing runs yet."""
     # long: one list of parts, which reads worse in pieces
     loop = asyncio.get_running_loop()
-    ledger = await call_in(pool, Ledger, home / "ledger.db")
+    ledger = await _open_ledger(settings, pool)
+    ledger.leased = backend.leased
+    sole = await _take(settings, ledger, pool)
     pools = await call_in(pool, ledger.declare_inventory, settings.inventory)
     store = Store(home, snapshot_limit_bytes=settings.snapshot_limit_bytes)
     await call_in(pool, store.sweep)
@@ -73,18 +87,16 @@ async def assemble(
         loop.call_soon_threadsafe(announcer.changed, run_id)
 
     tracker = _make_tracker(home, settings, ledger=ledger, store=store, changed=changed)
-    publish = partial(_publish_points, loop, broker)
-    ingest = Ingest(ledger, publish=publish, exported=not tracker.exports)
+    ingest = Ingest(ledger, publish=partial(_publish_points, loop, broker), exported=not tracker.exports)
     await call_in(pool, ingest.replay)
     backend_pool = ThreadPoolExecutor(_BACKEND_THREADS, thread_name_prefix="backend")
-    dispatch = Dispatch(
+    dispatch = _make_dispatch(
+        settings,
         ledger,
         backend,
         call=partial(call_in, pool),
         ask=partial(call_in, backend_pool),
         changed=announcer.changed,
-        make_attempt=partial(make_attempt, settings.url, settings.key),
-        pace=settings.pace,
     )
     return Services(
         version=settings.version,
@@ -104,11 +116,77 @@ async def assemble(
         announcer=announcer,
         dispatch=dispatch,
         backend=backend,
-        policy=Policy(pools=pools, queues=settings.queues),
+        policy=_make_policy(settings, backend, pools),
         tracker=tracker,
         stop=stop,
         hub=settings.hub,
+        sole=sole,
+        hosts=settings.hosts,
     )
+
+
+async def _open_ledger(settings: Settings, pool: ThreadPoolExecutor) -> Ledger:
+    """The ledger, waited for while its database is away: launcher and database may come up together."""
+    until = time.monotonic() + settings.ledger_patience_seconds
+    while True:
+        try:
+            return await call_in(pool, Ledger, settings.ledger)
+        except Unavailable as error:
+            if time.monotonic() > until:
+                raise
+            _log.warning("%s Waiting for it.", error.message)
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _take(settings: Settings, ledger: Ledger, pool: ThreadPoolExecutor) -> Sole:
+    """Be the one launcher of this ledger. Raises `ledger-taken` when another one does not leave in time."""
+    sole, until = Sole(ledger.engine), time.monotonic() + settings.ledger_patience_seconds
+    while not await call_in(pool, sole.take):
+        if time.monotonic() > until:
+            message = "Another launcher serves this ledger already."
+            hint = "Stop that one first, or give this one a database of its own: c.Launcher.ledger."
+            raise Conflict("ledger-taken", message, hint)
+        await asyncio.sleep(_AGAIN_SECONDS / 4)
+    return sole
+
+
+def _make_dispatch(
+    settings: Settings,
+    ledger: Ledger,
+    backend: Backend,
+    *,
+    call: Call,
+    ask: Call,
+    changed: Callable[[str], None],
+) -> Dispatch:
+    make = partial(make_attempt, settings.public_url, settings.key)
+    return Dispatch(
+        ledger, backend, call=call, ask=ask, changed=changed, make_attempt=make, pace=settings.pace
+    )
+
+
+def _make_policy(settings: Settings, backend: Backend, pools: Mapping[str, Pool]) -> Policy:
+    return Policy(
+        pools=pools,
+        queues=settings.queues,
+        leased=backend.leased,
+        rules=settings.rules.current,
+        preset_seconds=_wall_times(backend).get,
+    )
+
+
+def _wall_times(backend: Backend) -> dict[str, float]:
+    """The seconds of presets that limit them. Raises `presets-invalid`. One machine ignores what presets say of clusters."""
+    if backend.leased:
+        return {}
+    # backends of clusters have presets of their admin's
+    file = getattr(backend, "presets_file", "")
+    try:
+        known = presets.load(Path(file) if file else presets.SHIPPED).presets
+    except ProfileError as error:
+        raise SliceliftError(error.code, error.message, error.hint) from error
+    hours = {preset.name: preset.cluster.max_hours for preset in known}
+    return {name: 3600 * limit for name, limit in hours.items() if limit is not None}
 
 
 def _make_authenticators(settings: Settings, ledger: Ledger) -> tuple[Authenticator, ...]:

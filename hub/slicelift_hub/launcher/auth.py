@@ -25,9 +25,11 @@ class Principal:
     """A caller. With `attempt` it is the agent of that attempt, who may make that attempt's calls only.
 
     `operator` is who runs the launcher and may stop it: the holder of the state file's token, never a hub's user.
+    `groups` are those that the hub has the user in.
     """
 
     owner: str
+    groups: tuple[str, ...] = ()
     attempt: AttemptRow | None = None
     operator: bool = False
 

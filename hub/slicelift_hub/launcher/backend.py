@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from slicelift.backends.base import Backend
 from slicelift.backends.local import Local
-from slicelift.errors import Refused
+from slicelift.errors import Refused, SliceliftError
+from traitlets.config import Config, Configurable
 from traitlets.utils.importstring import import_item
 
 from slicelift_hub import isolation
@@ -16,17 +18,37 @@ from slicelift_hub import isolation
 _log = logging.getLogger(__name__)
 
 
-def make_backend(
-    name: str, home: Path, *, apart: str, under_hub: bool, network: str, visible: Sequence[str]
-) -> Backend:
-    """The backend class of that name over `home`; `apart` is "auto" (under a hub, where possible), "always" or "never".
+def find_backend(name: str) -> Any:
+    """The backend class of that name, such as `slicelift.backends.local.Local`. Raises `backend-unknown`."""
+    try:
+        return import_item(name)
+    except (ImportError, ValueError) as error:
+        message = f"There is no backend {name!r}: {error}."
+        hint = "Set c.Launcher.backend to a class by its full name; some need packages of their own."
+        raise SliceliftError("backend-unknown", message, hint) from error
 
-    Only "local" keeps users apart by users of the system. Raises Refused "isolation-impossible" for an "always" that
-    cannot be kept. Blocks: it is tried out.
+
+def make_backend(
+    kind: Any,
+    home: Path,
+    *,
+    config: Config,
+    apart: str,
+    under_hub: bool,
+    network: str,
+    visible: Sequence[str],
+) -> Backend:
+    """A backend of that class over `home`; `apart` is "auto" (under a hub, where possible), "always" or "never".
+
+    One with traits of its own, such as `c.Volcano`, finds them in `config`. Only "local" keeps users apart by users
+    of the system. Raises Refused "isolation-impossible" for an "always" that cannot be kept. Blocks: it is tried out.
     """
-    kind = import_item(name)
+    made: Backend
+    if issubclass(kind, Configurable):
+        made = kind(home=home, config=config)
+        return made
     if not issubclass(kind, Local) or apart == "never" or (apart == "auto" and not under_hub):
-        made: Backend = kind(home=home)
+        made = kind(home=home)
         return made
     missing = isolation.available()
     if missing and apart == "always":

@@ -109,27 +109,30 @@ def ask_to_leave(root: Path) -> None:
         client.shutdown(keep_jobs=True)
 
 
-def listen(port: int, *, former: int) -> list[socket.socket]:
-    """Sockets on loopback: on `port`, or for 0 on the former port, else the default one, else any free one.
+def listen(port: int, *, former: int, address: str = LOOPBACK) -> list[socket.socket]:
+    """Sockets on an IPv4 address: on `port`, or for 0 on the former port, else the default one, else any free one.
 
-    Raises `port-taken` when a port was asked for by number and somebody has it.
+    Raises `port-taken` when a port was asked for by number and somebody has it, `address-unusable` for an address
+    that this machine does not have.
     """
     if port:
-        return _bind(port)
+        return _bind(address, port)
     for wish in (former, DEFAULT_PORT):
         with suppress(Conflict):
             if wish:
-                return _bind(wish)
-    return _bind(0)
+                return _bind(address, wish)
+    return _bind(address, 0)
 
 
-def _bind(port: int) -> list[socket.socket]:
+def _bind(address: str, port: int) -> list[socket.socket]:
     try:
-        return bind_sockets(port, LOOPBACK, family=socket.AF_INET)
+        return bind_sockets(port, address, family=socket.AF_INET)
     except (OSError, OverflowError) as error:
         if getattr(error, "errno", errno.EACCES) not in (errno.EADDRINUSE, errno.EACCES):
-            raise
-        message = f"Port {port} on {LOOPBACK} cannot be used: another program has it."
+            message = f"The launcher cannot listen on {address}: {error}."
+            hint = "c.Launcher.address is 127.0.0.1, 0.0.0.0 or an IPv4 address of this machine."
+            raise SliceliftError("address-unusable", message, hint) from error
+        message = f"Port {port} on {address} cannot be used: another program has it."
         hint = "Choose another with --port N; --port 0 takes any free one."
         raise Conflict("port-taken", message, hint) from error
 

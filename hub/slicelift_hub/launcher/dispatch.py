@@ -1,8 +1,11 @@
 """Brings every attempt from the queue to its end, and picks all of them up again after a restart.
 
-One task per attempt asks the ledger where it stands and takes the next step; every step may be repeated, so a
+One task per submitted attempt asks the ledger where it stands and takes the next step; every step may be repeated, so a
 launcher killed between any two of them goes on with the same one. The ledger is written before a step has
 consequences (STARTING before submit, CANCELLING before cancel) and after it is proved.
+
+A backend that queues by itself gets every attempt at once, and it WAITS there. When such a one starts a gang again, the
+same task goes on with the next attempt.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from slicelift.backends.base import Attempt, Backend
-from slicelift.errors import SliceliftError, Unavailable
+from slicelift.errors import NotFound, SliceliftError, Unavailable
 from slicelift.models import Failure, JobStatus, Status
 
 from slicelift_hub.launcher.ledger import Ledger
@@ -34,6 +38,8 @@ class Pace:
     """How often and how long, in seconds."""
 
     poll: float = 0.3
+    # the same for a backend that tells its news by itself
+    listening: float = 5.0
     # how long a job that is over may still send its last points and logs before its end is told
     drain: float = 10.0
     # how long a backend may not know an attempt before it counts as lost
@@ -44,13 +50,16 @@ class Pace:
 
 @dataclass(kw_only=True)
 class _Drive:
-    """One attempt under way. `over_since`, `unknown_since`: when the backend first said so; `seen`: what it said last."""
+    """One submitted attempt under way. `over_since`, `unknown_since`: when the backend first said so.
+
+    `seen` is what the backend said last, of which attempt, and where that stood then.
+    """
 
     task: asyncio.Task[None] | None = None
     poke: asyncio.Event
     over_since: float | None = None
     unknown_since: float | None = None
-    seen: JobStatus | None = None
+    seen: tuple[JobStatus, str, Status] | None = None
 
 
 class Dispatch:
@@ -79,17 +88,25 @@ class Dispatch:
         self._pace = pace
         self._wake = asyncio.Event()
         self._drives: dict[str, _Drive] = {}
+        self._submissions: dict[str, str] = {}
         # attempts that the backend may have although no handle says so: they need a proof to be over
         self._maybe_submitted: set[str] = set()
         self._granting = asyncio.Lock()
+        self._served = False
         self._stopping = False
 
     async def adopt(self) -> int:
-        """Take up every attempt that an earlier launcher left; how many."""
-        left = [row for row in await self._call(self._ledger.active) if row.status != Status.WAITING]
+        """Take up every attempt that an earlier launcher left, and listen to the backend; how many."""
+        loop = asyncio.get_running_loop()
+        await self._ask(self._backend.listen, lambda handle: _call_soon(loop, self._hear, handle))
+        leased = self._backend.leased
+        left = [
+            row
+            for row in await self._call(self._ledger.active)
+            if row.status != Status.WAITING or (row.handle and not leased)
+        ]
         for row in left:
-            self._maybe_submitted.add(row.attempt_id)
-            self._drive(row.attempt_id)
+            self._drive(row.submission, left_by_another=True)
         self.wake()
         return len(left)
 
@@ -99,7 +116,7 @@ class Dispatch:
 
     def poke(self, attempt_id: str) -> None:
         """Look at this attempt now: it was cancelled, or its agent has news."""
-        drive = self._drives.get(attempt_id)
+        drive = self._find(attempt_id)
         if drive is not None:
             drive.poke.set()
 
@@ -117,7 +134,7 @@ class Dispatch:
 
     async def wait_over(self, attempt_id: str, *, timeout_seconds: float) -> None:
         """Return when the attempt is over, or when that takes too long."""
-        drive = self._drives.get(attempt_id)
+        drive = self._find(attempt_id)
         if drive is not None and drive.task is not None:
             await asyncio.wait({drive.task}, timeout=timeout_seconds)
 
@@ -130,7 +147,7 @@ class Dispatch:
         ended = [] if keep_jobs else await self._call(self._ledger.cancel_started, reason=STOPPED)
         for row in ended:
             self._changed(row.run_id)
-            self.poke(row.attempt_id)
+            self.poke(row.submission)
         tasks = {drive.task for drive in self._drives.values() if drive.task is not None}
         if ended and tasks:
             await asyncio.wait(tasks, timeout=self._pace.stop)
@@ -143,54 +160,87 @@ class Dispatch:
         async with self._granting:
             if self._stopping:
                 return
+            if not self._backend.leased:
+                await self._submit_all()
+                return
             for row in await self._call(self._ledger.grant):
                 self._changed(row.run_id)
-                self._drive(row.attempt_id)
+                self._drive(row.submission)
         # everyone behind has moved up
         for view in await self._call(self._ledger.waiting_runs):
             self._changed(view.run_id)
 
-    def _drive(self, attempt_id: str) -> None:
-        drive = self._drives[attempt_id] = _Drive(poke=asyncio.Event())
-        drive.task = asyncio.create_task(self._to_the_end(attempt_id, drive), name=f"drive {attempt_id}")
+    async def _submit_all(self) -> None:
+        """Whatever waits and is not under way goes to the backend. An earlier launcher may have got as far as that."""
+        for row in await self._call(self._ledger.unsubmitted):
+            if row.submission not in self._drives:
+                self._drive(row.submission, left_by_another=not self._served)
+        self._served = True
 
-    async def _to_the_end(self, attempt_id: str, drive: _Drive) -> None:
-        over = False
+    def _drive(self, submission: str, *, left_by_another: bool = False) -> None:
+        if left_by_another:
+            self._maybe_submitted.add(submission)
+        drive = self._drives[submission] = _Drive(poke=asyncio.Event())
+        drive.task = asyncio.create_task(self._to_the_end(submission, drive), name=f"drive {submission}")
+
+    def _find(self, attempt_id: str) -> _Drive | None:
+        """The drive of an attempt, which may be a restart of what was submitted."""
+        if attempt_id in self._drives:
+            return self._drives[attempt_id]
+        run = attempt_id.rpartition("-")[0]
+        newest_first = reversed(self._drives.items())
+        return next((drive for name, drive in newest_first if name.rpartition("-")[0] == run), None)
+
+    def _hear(self, handle: str) -> None:
+        """The backend has news."""
+        drive = self._drives.get(self._submissions.get(handle, ""))
+        if drive is not None:
+            drive.poke.set()
+
+    async def _to_the_end(self, submission: str, drive: _Drive) -> None:
+        over, calm = False, self._pace.poll if self._backend.leased else self._pace.listening
         while not over:
-            pause = self._pace.poll
+            pause = calm
             try:
-                over = await self._step(attempt_id, drive)
+                over = await self._step(submission, drive)
             except Unavailable as error:
-                _log.warning("%s: %s", attempt_id, error)
+                _log.warning("%s: %s", submission, error)
                 pause = self._pace.retry
             except Exception:  # noqa: BLE001 - an attempt must never be left alone with its lease
-                _log.exception("%s: this step failed; trying again.", attempt_id)
+                _log.exception("%s: this step failed; trying again.", submission)
                 pause = self._pace.retry
             if not over:
                 await _sleep(drive.poke, pause)
-        self._drives.pop(attempt_id, None)
-        self._maybe_submitted.discard(attempt_id)
+        self._forget(submission)
         self.wake()
 
-    async def _step(self, attempt_id: str, drive: _Drive) -> bool:
-        """Take one step; whether the attempt is over."""
-        row: AttemptRow | None = await self._call(self._ledger.attempt, attempt_id)
+    def _forget(self, submission: str) -> None:
+        self._drives.pop(submission, None)
+        self._maybe_submitted.discard(submission)
+        for handle in [handle for handle, name in self._submissions.items() if name == submission]:
+            del self._submissions[handle]
+
+    async def _step(self, submission: str, drive: _Drive) -> bool:
+        """Take one step; whether the submitted attempt, and each that its gang's restarts made, is over."""
+        row: AttemptRow | None = await self._call(self._ledger.current, submission)
         if row is None or row.status.terminal:
             return True
         if not row.handle:
-            if row.cancel and attempt_id not in self._maybe_submitted:
+            if row.cancel and submission not in self._maybe_submitted:
                 return await self._observe(row, JobStatus(status=Status.KILLED, reason=row.cancel))
             return await self._submit(row)
+        self._submissions[row.handle] = submission
         if row.cancel:
             return await self._cancel(row)
         return await self._look(row, drive)
 
     async def _submit(self, row: AttemptRow) -> bool:
         """Hand it to the backend. A refusal ends the attempt; an absent part is tried again."""
-        held = await self._call(self._ledger.held, row.attempt_id)
-        self._maybe_submitted.add(row.attempt_id)
+        held = await self._call(self._ledger.held, row.submission)
+        self._maybe_submitted.add(row.submission)
         try:
-            handle = await self._ask(self._backend.submit, row.spec, self._make_attempt(row, held))
+            attempt = self._make_attempt(row.submitted, held)
+            handle = await self._ask(self._backend.submit, row.spec, attempt)
         except Unavailable:
             raise
         except SliceliftError as error:
@@ -198,9 +248,9 @@ class Dispatch:
         except Exception as error:  # noqa: BLE001 - a backend's fault ends this attempt, not the launcher
             _log.exception("%s: the backend could not start it.", row.attempt_id)
             return await self._observe(row, _make_refused("start-failed", f"{type(error).__name__}: {error}"))
-        await self._call(self._ledger.set_handle, row.attempt_id, handle)
+        await self._call(self._ledger.set_handle, row.submission, handle)
         self._changed(row.run_id)
-        self.poke(row.attempt_id)
+        self.poke(row.submission)
         return False
 
     async def _look(self, row: AttemptRow, drive: _Drive) -> bool:
@@ -209,14 +259,38 @@ class Dispatch:
         if status.status == Status.UNKNOWN:
             return await self._handle_unknown(row, drive, status)
         drive.unknown_since = None
-        if status == drive.seen and status.status == row.status:
+        row = await self._follow(row, status)
+        seen = (status, row.attempt_id, row.status)
+        # of an attempt that is over, where the agents of its successor were quicker
+        late = status.restarts < row.restarts
+        if not status.status.terminal and (late or seen == drive.seen):
             return False
-        drive.seen = status
+        drive.seen = seen
         if status.status.terminal and status.phase == DELIVERING:
             drive.over_since = drive.over_since or now
             if now - drive.over_since < self._pace.drain:
                 return False
         return await self._observe(row, status)
+
+    async def _follow(self, row: AttemptRow, status: JobStatus) -> AttemptRow:
+        """The attempt that the backend speaks of: a new one when it has started the gang again since."""
+        if status.restarts <= row.restarts:
+            return row
+        try:
+            found, new = await self._call(
+                self._ledger.restarted,
+                row.submission,
+                status.restarts,
+                status=Status.WAITING,
+                message=status.message,
+            )
+        except NotFound as error:
+            _log.warning("%s: the backend counts %d restarts: %s", row.submission, status.restarts, error)
+            return row
+        if new:
+            self._changed(found.run_id)
+        result: AttemptRow = found
+        return result
 
     async def _handle_unknown(self, row: AttemptRow, drive: _Drive, status: JobStatus) -> bool:
         if status.reason == "never-started":
@@ -254,6 +328,12 @@ class Dispatch:
 def _make_refused(reason: str, message: str) -> JobStatus:
     failure = Failure(message=message)
     return JobStatus(status=Status.FAILED, reason=reason, message=message, failure=failure)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], handle: str) -> None:
+    """From any thread; a loop that has ended has nobody to tell."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, handle)
 
 
 async def _sleep(poke: asyncio.Event, seconds: float) -> None:

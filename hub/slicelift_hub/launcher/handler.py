@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
-from slicelift.errors import Denied, NotFound, SliceliftError, UserError
+from slicelift.errors import Denied, NotFound, SliceliftError, Unavailable, UserError
 from sqlalchemy.exc import OperationalError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
@@ -28,6 +29,8 @@ ANYONE, USER, AGENT = "anyone", "user", "agent"
 _HOSTS = ("127.0.0.1", "localhost", "[::1]", "::1")
 # what a refused body may still send before the connection is cut: the answer must be read first
 _DRAINED_BYTES = 1 << 50
+# when to try again what an absent part refused
+_AGAIN_SECONDS = 2
 _log = logging.getLogger(__name__)
 
 
@@ -72,9 +75,11 @@ class Handler(RequestHandler):
 
     async def prepare(self) -> None:
         """Who calls, and from where: raised at once. What is wrong with the body is kept for `check_body`."""
-        if self.request.host_name not in _HOSTS and not self._came_through_the_hub():
-            message = f"The launcher does not answer to the host name {self.request.host_name[:100]!r}."
-            raise Denied("bad-host", message, "Call it by 127.0.0.1 or localhost.")
+        name = self.request.host_name
+        if name not in _HOSTS and name not in self.services.hosts and not self._came_through_the_hub():
+            message = f"The launcher does not answer to the host name {name[:100]!r}."
+            known = " or ".join(sorted(self.services.hosts)) or "127.0.0.1 or localhost"
+            raise Denied("bad-host", message, f"Call it by {known}. Admins: c.Launcher.hosts.")
         if self.who != ANYONE:
             await self._authenticate()
         cast("HTTP1Connection", self.request.connection).set_max_body_size(_DRAINED_BYTES)
@@ -156,6 +161,8 @@ class Handler(RequestHandler):
             # tornado closes a connection whose request was answered before it was read, and does not say so
             self.set_header("Connection", "close")
         self.set_status(_status(error, status_code))
+        if isinstance(error, Unavailable):
+            self.set_header("Retry-After", str(_AGAIN_SECONDS))
         self.answer(error.to_dict(), self.get_status())
 
     def log_exception(
@@ -204,8 +211,9 @@ class Handler(RequestHandler):
             raise Denied(
                 "not-allowed", message, "Agents may make their attempt's calls only, users all others."
             )
-        if found.attempt is not None and found.attempt.attempt_id != self.path_args[0]:
-            raise NotFound("attempt-unknown", f"There is no attempt {self.path_args[0]} of yours.")
+        if found.attempt is not None:
+            attempt = await self.services.attempt_of(found.attempt, self.path_args[0])
+            self.principal = replace(found, attempt=attempt)
 
     def _recall(self, token: str) -> Principal | None:
         return next(filter(None, (each.recall(token) for each in self.services.authenticators)), None)

@@ -150,7 +150,8 @@ class HubTokens:
             return _Known(principal=None, refusal=Denied("not-a-user", message, hint), at=at)
         if not {self._hub.scope, "access:services"} & set(body.get("scopes", ())):
             return _Known(principal=None, refusal=_make_lacking(self._hub, body), at=at)
-        return _Known(principal=Principal(owner=str(body["name"])), refusal=None, at=at)
+        groups = tuple(sorted(str(name) for name in body.get("groups") or ()))
+        return _Known(principal=Principal(owner=str(body["name"]), groups=groups), refusal=None, at=at)
 
     def _remember(self, token: str, known: _Known) -> _Known:
         with self._lock:

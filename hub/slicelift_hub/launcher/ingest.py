@@ -54,21 +54,24 @@ class Ingest:
         self._lock = threading.Lock()
         self._attempts: OrderedDict[str, _Folded] = OrderedDict()
         self._upto = 0
+        # a call failed whose lines the ledger may have all the same, as when an answer over a network was lost
+        self._in_doubt = False
 
     def replay(self) -> int:
         """Fold what came in after the last checkpoint; once, at the start. The number of batches."""
-        count = 0
         with self._lock:
-            for batch in self._ledger.unfolded():
-                self._fold(batch)
-                count += 1
-        return count
+            return self._catch_up()
 
     def accept(self, attempt: AttemptRow, streams: list[Stream]) -> list[dict[str, Any]]:
         """Take in lines once: `{rank, process, q}` per stream, acknowledged for ever. Raises `events-gap`."""
         with self._lock:
-            added, acks = self._ledger.append(attempt, streams, exported=self._exported)
-            news = [(batch.rank, self._fold(batch)) for batch in added]
+            self._settle_doubt()
+            try:
+                added, acks = self._ledger.append(attempt, streams, exported=self._exported)
+                news = [(batch.rank, self._fold(batch)) for batch in added]
+            except BaseException:
+                self._in_doubt = True
+                raise
         for rank, points in news:
             if points:
                 self._publish(attempt, rank, points)
@@ -115,6 +118,7 @@ class Ingest:
     def checkpoint(self) -> bool:
         """Save what changed; whether there was anything. After a failure everything is saved the next time."""
         with self._lock:
+            self._settle_doubt()
             dirty = {name: folded for name, folded in self._attempts.items() if not folded.clean}
             saved = Checkpoint(
                 upto=self._upto,
@@ -136,6 +140,19 @@ class Ingest:
             raise
         self._forget_some()
         return bool(dirty)
+
+    def _settle_doubt(self) -> None:
+        """Fold what the ledger took in although that call failed: else a later checkpoint would pass over it."""
+        if self._in_doubt:
+            self._catch_up()
+            self._in_doubt = False
+
+    def _catch_up(self) -> int:
+        count = 0
+        for batch in self._ledger.unfolded(after=self._upto):
+            self._fold(batch)
+            count += 1
+        return count
 
     def _attempt(self, attempt_id: str) -> _Folded:
         known = self._attempts.get(attempt_id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slicelift.errors import Conflict
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
 
 from slicelift_hub.launcher.ledger_rows import AttemptRow, Rows
 from slicelift_hub.launcher.tables import attempts, batches, cursors, series
@@ -26,11 +26,12 @@ _MOVE_CURSOR = (
     .where(cursors.c.attempt_id == bindparam("of"))
     .where(cursors.c.rank == bindparam("of_rank"), cursors.c.process == bindparam("of_process"))
 )
-_PUT_SERIES = (
-    update(series)
-    .where(series.c.attempt_id == bindparam("of"))
-    .where(series.c.rank == bindparam("of_rank"), series.c.key == bindparam("of_key"))
-)
+# for many rows at once: a round trip for each would hold up all writers, over a network for seconds
+_PUT_SERIES = text(
+    "INSERT INTO series (attempt_id, rank, key, fold) VALUES (:attempt_id, :rank, :key, :fold) "
+    "ON CONFLICT (attempt_id, rank, key) DO UPDATE SET fold = excluded.fold"
+).bindparams(*(bindparam(column.name, type_=column.type) for column in series.c))
+_PUT_LIVE = update(attempts).where(attempts.c.attempt_id == bindparam("of")).values(live=bindparam("now"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +82,14 @@ class EventRows(Rows):
     def save(self, checkpoint: Checkpoint) -> None:
         """Keep a fold and mark its batches as folded; those that MLflow has too are dropped."""
         with self.writing() as connection:
-            for (attempt_id, rank, key), fold in checkpoint.folds.items():
-                _put_series(connection, (attempt_id, rank, key), fold)
-            for attempt_id, live in checkpoint.lives.items():
-                connection.execute(
-                    update(attempts).where(attempts.c.attempt_id == attempt_id).values(live=live)
-                )
+            folds = [
+                {"attempt_id": attempt_id, "rank": rank, "key": key, "fold": fold}
+                for (attempt_id, rank, key), fold in checkpoint.folds.items()
+            ]
+            lives = [{"of": attempt_id, "now": live} for attempt_id, live in checkpoint.lives.items()]
+            for statement, rows in ((_PUT_SERIES, folds), (_PUT_LIVE, lives)):
+                if rows:
+                    connection.execute(statement, rows)
             old = batches.c.batch_id <= checkpoint.upto
             connection.execute(delete(batches).where(old, batches.c.exported))
             connection.execute(update(batches).where(old, batches.c.folded.is_(False)).values(folded=True))
@@ -99,9 +102,9 @@ class EventRows(Rows):
             live = connection.scalar(select(attempts.c.live).where(attempts.c.attempt_id == attempt_id))
         return folds, live or "{}"
 
-    def unfolded(self) -> Iterator[Batch]:
-        """What came in after the last checkpoint, in order: replayed at a start."""
-        last = 0
+    def unfolded(self, *, after: int = 0) -> Iterator[Batch]:
+        """What came in after the last checkpoint and that batch, in order: replayed at a start."""
+        last = after
         while True:
             query = select(batches).where(batches.c.folded.is_(False), batches.c.batch_id > last)
             with self.reading() as connection:
@@ -158,11 +161,3 @@ def _put_cursor(connection: Connection, place: tuple[str, int, str], *, q: int, 
         connection.execute(_ADD_CURSOR, row)
     else:
         connection.execute(_MOVE_CURSOR, {"of": attempt_id, "of_rank": rank, "of_process": process, "q": q})
-
-
-def _put_series(connection: Connection, place: tuple[str, int, str], fold: bytes) -> None:
-    attempt_id, rank, key = place
-    here = {"of": attempt_id, "of_rank": rank, "of_key": key, "fold": fold}
-    if connection.execute(_PUT_SERIES, here).rowcount == 0:
-        row = {"attempt_id": attempt_id, "rank": rank, "key": key, "fold": fold}
-        connection.execute(insert(series), row)

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slicelift.models import JobSpec, Status, from_dict
@@ -18,7 +18,10 @@ from slicelift_hub.launcher.tables import attempts, runs
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
-    """One attempt with what is needed to start, watch or end it. `cancel` is the reason asked for, or ""."""
+    """One attempt with what is needed to start, watch or end it. `cancel` is the reason asked for, or "".
+
+    `submission` is the attempt that was submitted: this one, or the one whose gang a cluster has started again.
+    """
 
     attempt_id: str
     run_id: str
@@ -31,10 +34,26 @@ class AttemptRow:
     cancel: str = ""
     drained: bool = False
     ended: float | None = None
+    submission: str
+
+    @property
+    def restarts(self) -> int:
+        """How often the gang had been started again when this attempt began."""
+        return self.attempt - int(self.submission.rpartition("-")[2])
+
+    @property
+    def submitted(self) -> AttemptRow:
+        """The attempt that the backend was, or is to be, given."""
+        return replace(self, attempt_id=self.submission, attempt=self.attempt - self.restarts)
 
 
 class Rows:
-    """Transactions on the ledger. Writers of this process queue on a lock, which is fairer than SQLite's."""
+    """Transactions on the ledger. Writers of this process queue on a lock, which is fairer than SQLite's.
+
+    `leased`: jobs wait for a lease of this ledger. Set it to False, before the first submit, over a backend that queues.
+    """
+
+    leased = True
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -78,4 +97,5 @@ def _attempt_row(row: Any) -> AttemptRow:
         cancel=row.cancel,
         drained=row.drained,
         ended=row.ended,
+        submission=row.submission,
     )

@@ -12,17 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from slicelift.errors import Conflict, NotFound
-from slicelift.models import JobSpec, JobStatus, Status, to_dict
-from sqlalchemy import Connection, Row, func, insert, select, update
+from slicelift.models import JobSpec, JobStatus, Status, from_dict, to_dict
+from sqlalchemy import Connection, Row, exists, func, insert, select, update
 
 from slicelift_hub import leases
 from slicelift_hub.launcher.ledger_rows import AttemptRow, Rows, dumps, find_attempts
-from slicelift_hub.launcher.tables import attempts, changes, runs
-
-TERMINAL = tuple(status.value for status in Status if status.terminal)
-# what a backend says beside a terminal status while the agent still sends what the job left
-DELIVERING = "delivering"
-_STEPS = {Status.WAITING: 0, Status.STARTING: 1, Status.RUNNING: 2}
+from slicelift_hub.launcher.ledger_steps import DELIVERING as DELIVERING
+from slicelift_hub.launcher.ledger_steps import TERMINAL as TERMINAL
+from slicelift_hub.launcher.ledger_steps import move, remember
+from slicelift_hub.launcher.tables import attempts, runs
 
 TokenOf = Callable[[str], str]
 
@@ -33,7 +31,7 @@ class RunRows(Rows):
     def submit(
         self, owner: str, promotion_id: str, *, spec: JobSpec, snapshot: Mapping[str, Any], token_of: TokenOf
     ) -> tuple[str, bool]:
-        """Accept a job once: (run id, whether it is new). It waits for its lease from here on.
+        """Accept a job once: (run id, whether it is new). It waits from here on, for its lease or in the backend's queue.
 
         `token_of` gives the attempt's token, of which only the hash is kept. Raises `promotion-differs` when
         the promotion id is known with another spec or belongs to someone else.
@@ -48,7 +46,7 @@ class RunRows(Rows):
             row = {"run_id": run_id, "promotion_id": promotion_id, "owner": owner, "name": spec.name}
             row |= {"spec": text, "snapshot": dumps(dict(snapshot)), "status": Status.WAITING}
             connection.execute(insert(runs).values(**row, created=time.time()))
-            _add_attempt(connection, owner, run_id=run_id, attempt=1, token_of=token_of, spec=spec)
+            self._add_attempt(connection, owner, run_id=run_id, attempt=1, token_of=token_of, spec=spec)
             return run_id, True
 
     def retry(self, owner: str, run_id: str, *, token_of: TokenOf) -> str:
@@ -63,12 +61,12 @@ class RunRows(Rows):
             number = last.attempt + 1
             values = {"attempt": number, "status": Status.WAITING}
             connection.execute(update(runs).where(runs.c.run_id == run_id).values(values))
-            return _add_attempt(
+            return self._add_attempt(
                 connection, owner, run_id=run_id, attempt=number, token_of=token_of, spec=last.spec
             )
 
     def cancel(self, owner: str, run_id: str, *, reason: str) -> AttemptRow:
-        """Ask for the end of the last attempt: one that waits is KILLED at once, one that is over stays as it is.
+        """Ask for the end of the last attempt: one that waits for a lease is KILLED at once, one that is over stays as it is.
 
         Otherwise it is CANCELLING until its processes are proved gone. Idempotent; the first reason stays.
         """
@@ -90,45 +88,20 @@ class RunRows(Rows):
                 connection, attempts.c.attempt_id.in_(served), attempts.c.status == Status.WAITING
             )
             for row in mine:
-                _move(connection, row.attempt_id, JobStatus(status=Status.STARTING))
+                move(connection, row.attempt_id, JobStatus(status=Status.STARTING))
             return [replace(row, status=Status.STARTING) for row in mine]
 
-    def observe(self, attempt_id: str, status: JobStatus) -> bool:
-        """Fold one look of the backend into the ledger; whether anything changed.
-
-        A step back (RUNNING to STARTING, or away from a terminal status) is ignored. A terminal status frees
-        the attempt's lease in the same transaction; with another phase than "delivering" it also says that the
-        agent has sent everything.
-        """
+    def set_handle(self, submission: str, handle: str) -> None:
+        """The backend has it: also what restarts made of it meanwhile, whose agents may have been quicker."""
+        of_run = attempts.c.run_id == submission.rpartition("-")[0]
+        mine = attempts.c.submission == submission
         with self.writing() as connection:
-            changed = _move(connection, attempt_id, status)
-            if changed and status.status.terminal and status.phase != DELIVERING:
-                here = attempts.c.attempt_id == attempt_id
-                connection.execute(update(attempts).where(here).values(drained=True))
-            return changed
+            connection.execute(update(attempts).where(of_run, mine).values(handle=handle))
 
-    def agent_said(self, attempt_id: str, status: JobStatus, *, ranks: list[Any]) -> bool:
-        """Fold in a state post of the agent; whether anything changed."""
-        here = attempts.c.attempt_id == attempt_id
-        with self.writing() as connection:
-            changed = _move(connection, attempt_id, status)
-            news = ranks and dumps(ranks) != connection.scalar(select(attempts.c.ranks).where(here))
-            if news:
-                connection.execute(update(attempts).where(here).values(ranks=dumps(ranks)))
-            return changed or bool(news)
-
-    def mark_drained(self, attempt_id: str) -> None:
-        """The agent has sent all that the job left."""
-        with self.writing() as connection:
-            here = attempts.c.attempt_id == attempt_id
-            connection.execute(update(attempts).where(here).values(drained=True))
-
-    def set_handle(self, attempt_id: str, handle: str) -> None:
-        """The backend has it."""
-        with self.writing() as connection:
-            connection.execute(
-                update(attempts).where(attempts.c.attempt_id == attempt_id).values(handle=handle)
-            )
+    def unsubmitted(self) -> list[AttemptRow]:
+        """All that wait and that no backend is known to have, oldest first: what there is to submit without leases."""
+        with self.reading() as connection:
+            return find_attempts(connection, attempts.c.status == Status.WAITING, attempts.c.handle == "")
 
     def active(self) -> list[AttemptRow]:
         """All attempts that hold something or wait, oldest first."""
@@ -147,15 +120,23 @@ class RunRows(Rows):
             return next(iter(find_attempts(connection, condition)), None)
 
     def ended_before(self, moment: float) -> list[AttemptRow]:
-        """Attempts that ended before `moment` and still hold folders at the backend."""
+        """Attempts that ended before `moment` and still hold something at the backend; of each submission the last."""
+        later = attempts.alias()
+        same = (later.c.submission == attempts.c.submission, later.c.attempt > attempts.c.attempt)
+        over = (attempts.c.ended < moment, attempts.c.discarded.is_(False))
         with self.reading() as connection:
-            return find_attempts(connection, attempts.c.ended < moment, attempts.c.discarded.is_(False))
+            return find_attempts(
+                connection, *over, ~exists().where(later.c.run_id == attempts.c.run_id, *same)
+            )
 
     def mark_discarded(self, attempt_id: str) -> None:
-        """The backend has freed what the attempt held."""
+        """The backend has freed what the attempt held, and those before it of the same submission."""
+        family = attempts.alias()
+        mine = select(family.c.submission).where(family.c.attempt_id == attempt_id).scalar_subquery()
+        of_run = attempts.c.run_id == attempt_id.rpartition("-")[0]
         with self.writing() as connection:
             connection.execute(
-                update(attempts).where(attempts.c.attempt_id == attempt_id).values(discarded=True)
+                update(attempts).where(of_run, attempts.c.submission == mine).values(discarded=True)
             )
 
     def declare_inventory(self, items: list[leases.Item]) -> dict[str, leases.Pool]:
@@ -180,6 +161,25 @@ class RunRows(Rows):
             rows = connection.scalars(select(leases.lease_queue.c.needs))
             return sum(1 for needs in rows if pools is None or pools & set(json.loads(needs)))
 
+    def _add_attempt(
+        self,
+        connection: Connection,
+        owner: str,
+        *,
+        run_id: str,
+        attempt: int,
+        token_of: TokenOf,
+        spec: JobSpec,
+    ) -> str:
+        attempt_id = f"{run_id}-{attempt}"
+        row = {"attempt_id": attempt_id, "run_id": run_id, "attempt": attempt, "owner": owner}
+        row |= {"token_hash": hash_token(token_of(attempt_id)), "submission": attempt_id}
+        connection.execute(insert(attempts).values(**row, status=Status.WAITING, created=time.time()))
+        remember(connection, run_id, attempt=attempt, status=JobStatus(status=Status.WAITING))
+        if self.leased:
+            leases.enqueue(connection, attempt_id, make_needs(spec))
+        return attempt_id
+
 
 def hash_token(token: str) -> str:
     """What is kept of an attempt's token. The token has 256 random bits, so a plain digest is enough."""
@@ -199,24 +199,13 @@ def _make_run_id() -> str:
 
 
 def _must_be_same(known: Row[Any], owner: str, text: str) -> None:
-    if known.owner == owner and known.spec == text:
+    # one that an earlier version wrote lacks the fields that came since
+    if known.owner == owner and dumps(to_dict(from_dict(JobSpec, json.loads(known.spec)))) == text:
         return
     message = f"Promotion {known.promotion_id} was submitted before with another spec."
     raise Conflict(
         "promotion-differs", message, "A changed job is a new promotion: submit it under a new id."
     )
-
-
-def _add_attempt(
-    connection: Connection, owner: str, *, run_id: str, attempt: int, token_of: TokenOf, spec: JobSpec
-) -> str:
-    attempt_id = f"{run_id}-{attempt}"
-    row = {"attempt_id": attempt_id, "run_id": run_id, "attempt": attempt, "owner": owner}
-    row |= {"token_hash": hash_token(token_of(attempt_id)), "status": Status.WAITING, "created": time.time()}
-    connection.execute(insert(attempts).values(row))
-    _remember(connection, run_id, attempt=attempt, status=JobStatus(status=Status.WAITING))
-    leases.enqueue(connection, attempt_id, make_needs(spec))
-    return attempt_id
 
 
 def _last_attempt(connection: Connection, owner: str, run_id: str) -> AttemptRow:
@@ -233,59 +222,14 @@ def _last_attempt(connection: Connection, owner: str, run_id: str) -> AttemptRow
 def _ask_to_end(connection: Connection, row: AttemptRow, reason: str) -> AttemptRow:
     if row.status.terminal or row.cancel:
         return row
-    after = Status.KILLED if row.status == Status.WAITING else Status.CANCELLING
+    waits = row.status == Status.WAITING and _has_no_lease_yet(connection, row.attempt_id)
+    after = Status.KILLED if waits else Status.CANCELLING
     connection.execute(update(attempts).where(attempts.c.attempt_id == row.attempt_id).values(cancel=reason))
-    _move(connection, row.attempt_id, JobStatus(status=after, reason=reason))
+    move(connection, row.attempt_id, JobStatus(status=after, reason=reason))
     return replace(row, status=after, cancel=reason)
 
 
-def _move(connection: Connection, attempt_id: str, after: JobStatus) -> bool:
-    row = connection.execute(select(attempts).where(attempts.c.attempt_id == attempt_id)).one()
-    before = Status(row.status)
-    if before.terminal or _is_step_back(before, after.status):
-        return False
-    values = _differences(row, after)
-    if not values:
-        return False
-    now = time.time()
-    if row.started is None and after.status == Status.STARTING:
-        values["started"] = now
-    if after.status.terminal:
-        values["ended"] = now
-        leases.release(connection, attempt_id)
-    connection.execute(update(attempts).where(attempts.c.attempt_id == attempt_id).values(values))
-    current = (runs.c.run_id == row.run_id, runs.c.attempt == row.attempt)
-    connection.execute(update(runs).where(*current).values(status=after.status))
-    if values.keys() & {"status", "reason", "message"}:
-        _remember(connection, row.run_id, attempt=row.attempt, status=after)
-    return True
-
-
-def _is_step_back(before: Status, after: Status) -> bool:
-    if after.terminal or before == after:
-        return False
-    if before == Status.CANCELLING:
-        return True
-    return _STEPS.get(after, 9) < _STEPS.get(before, 0)
-
-
-def _differences(row: Row[Any], after: JobStatus) -> dict[str, Any]:
-    """The columns that change. An empty word never wipes out a known one while the status stays."""
-    values: dict[str, Any] = {}
-    for name in ("phase", "reason", "message"):
-        word = getattr(after, name)
-        if word != getattr(row, name) and (word or row.status != after.status):
-            values[name] = word
-    if row.status != after.status:
-        values["status"] = after.status
-    if after.exit_code is not None and after.exit_code != row.exit_code:
-        values["exit_code"] = after.exit_code
-    failure = None if after.failure is None else dumps(to_dict(after.failure))
-    if failure is not None and failure != row.failure:
-        values["failure"] = failure
-    return values
-
-
-def _remember(connection: Connection, run_id: str, *, attempt: int, status: JobStatus) -> None:
-    row = {"run_id": run_id, "attempt": attempt, "time": time.time(), "status": status.status}
-    connection.execute(insert(changes).values(**row, reason=status.reason, message=status.message))
+def _has_no_lease_yet(connection: Connection, attempt_id: str) -> bool:
+    """Then no backend has it. One that waits without a place in our queue may wait in a backend's."""
+    mine = leases.lease_queue.c.holder == attempt_id
+    return connection.execute(select(leases.lease_queue.c.seq).where(mine)).first() is not None

@@ -95,7 +95,7 @@ def _views(connection: Connection, query: Select[Any]) -> list[RunView]:
             row,
             history=history.get(row.run_id, ()),
             models=models.get(row.run_id, ()),
-            position=places.get(row.attempt_id),
+            position=places.get(row.attempt_id, row.position),
             tracked=row.tracked == "closed" and row.run_id not in unregistered,
         )
         for row in rows
@@ -173,6 +173,7 @@ def _attempt_view(row: Row[Any]) -> dict[str, Any]:
     live = Live.from_json(row.live)
     return {
         "attempt": row.attempt,
+        "submission": row.submission,
         "status": row.status,
         "reason": row.reason,
         "message": row.message,
@@ -185,4 +186,5 @@ def _attempt_view(row: Row[Any]) -> dict[str, Any]:
         "params": live.params,
         "tags": live.tags,
         "checkpoint": live.checkpoint,
+        "nodes": [{"node": int(node), **said} for node, said in json.loads(row.nodes).items()],
     }

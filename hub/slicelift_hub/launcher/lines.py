@@ -19,10 +19,10 @@ _LARGEST_TIME = 1e12
 _POINT_WORDS = ("model_id", "dataset_name", "dataset_digest")
 
 
-def parse_streams(body: Any, *, workers: int) -> list[Stream]:
+def parse_streams(body: Any, *, ranks: int) -> list[Stream]:
     """The streams of an agent's POST. Raises `bad-events` when it is not what the contract says."""
     try:
-        return [_parse_stream(item, workers) for item in body["streams"]]
+        return [_parse_stream(item, ranks) for item in body["streams"]]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         message = f"These are not events: {type(error).__name__} at {error}."
         raise UserError(
@@ -30,10 +30,10 @@ def parse_streams(body: Any, *, workers: int) -> list[Stream]:
         ) from error
 
 
-def _parse_stream(item: Any, workers: int) -> Stream:
+def _parse_stream(item: Any, ranks: int) -> Stream:
     rank, process, lines = item["rank"], item["process"], item["lines"]
-    if type(rank) is not int or not 0 <= rank < workers:
-        raise ValueError(f"rank {rank!r} of {workers}")
+    if type(rank) is not int or not 0 <= rank < ranks:
+        raise ValueError(f"rank {rank!r} of {ranks}")
     if not isinstance(process, str) or not 0 < len(process) <= _LONGEST_PROCESS:
         raise ValueError("process")
     _must_be(isinstance(lines, list), "lines")

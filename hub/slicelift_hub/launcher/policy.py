@@ -1,59 +1,162 @@
-"""What may be asked of this launcher. Pure: it looks at a spec and at what the machine has, and says no with a reason."""
+"""What may be asked of this launcher: the machine's bounds, and the rules of a policy file (docs/policy.md).
+
+Pure but for the file, which is read again when it changes. A refusal says which rule it is of, where that stands, and
+what would be allowed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from slicelift.errors import Refused
+from slicelift.errors import Denied, Refused, SliceliftError
 from slicelift.models import JobSpec
+from slicelift_profiles import ProfileError, rules
+from slicelift_profiles.rules import Rule, Rules
 
+from slicelift_hub.launcher.ledger_limits import WallTime
 from slicelift_hub.launcher.ledger_runs import make_needs
 from slicelift_hub.launcher.names import check_path, check_secret_name, check_sha256, is_plain
 from slicelift_hub.leases import GPUS, SLOTS, Pool
 
 _LONGEST_NAME = 200
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,511}")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asker:
+    """Whose job it is. `under_way` gives that person's jobs that are not over; asked only where a rule counts them."""
+
+    owner: str
+    groups: Collection[str] = ()
+    under_way: Callable[[], Sequence[JobSpec]] = tuple
+
+
+class RulesFile:
+    """The rules of one file, read again when it changes; after a faulty edit those read last go on."""
+
+    def __init__(self, path: Path = rules.SHIPPED) -> None:
+        """Raises `policy-invalid` with file and line."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._seen = self._stamp()
+        try:
+            self._rules = rules.load(path)
+        except ProfileError as error:
+            raise SliceliftError(error.code, error.message, error.hint) from error
+
+    def current(self) -> Rules:
+        """As the file says now."""
+        with self._lock:
+            stamp = self._stamp()
+            if stamp != self._seen:
+                self._seen = stamp
+                self._read_again()
+            return self._rules
+
+    def _read_again(self) -> None:
+        try:
+            self._rules = rules.load(self._path)
+            _log.info("The policy of %s holds from now on.", self._path)
+        except ProfileError as error:
+            _log.error("The policy read last goes on: %s", error)
+
+    def _stamp(self) -> tuple[int, int, int]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return (0, 0, 0)
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The rules of one launcher; `pools` as the inventory has them."""
+    """What one launcher allows; `pools` as the inventory has them.
 
-    pools: Mapping[str, Pool]
+    `leased`: the launcher gives out what the pools hold. Otherwise the backend has queues of its own, and whether they
+    take a job is theirs to say. `preset_seconds` gives the wall time of a preset by its name, where it has one.
+    """
+
+    pools: Mapping[str, Pool] = field(default_factory=dict)
     queues: tuple[str, ...] = ("default",)
+    leased: bool = True
+    rules: Callable[[], Rules] = rules.load
+    preset_seconds: Callable[[str], float | None] = lambda _name: None
+    # held from the count of what a person has to the submit, so that two at once do not both pass
+    admission: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def slices(self) -> tuple[Pool, ...]:
         """The slices that can be asked for."""
         return tuple(pool for name, pool in sorted(self.pools.items()) if name not in (SLOTS, GPUS))
 
-    def check(self, spec: JobSpec) -> None:
-        """Raises `Refused` when the job could never run here, however long it waited."""
+    def check(self, spec: JobSpec, asker: Asker) -> WallTime | None:
+        """How long the job may take. Raises `Refused` when it may not run, or could not however long it waited."""
         _check_words(spec)
-        if spec.queue not in self.queues:
-            message = f"There is no queue {spec.queue!r}."
-            raise Refused("queue-unknown", message, f"Queues: {', '.join(self.queues)}.")
         if spec.slice is not None:
             self._check_slice(spec, spec.slice)
-        for pool, count in make_needs(spec).items():
-            self._check_fits(spec, pool, count)
+        if self.leased:
+            self._check_queue(spec)
+            for pool, count in make_needs(spec).items():
+                self._check_fits(spec, pool, count)
+        rule = self.rule_of(asker)
+        _check_rule(rule, spec)
+        if rule.max_jobs is not None or rule.max_gpus is not None:
+            _check_at_once(rule, spec, asker.under_way())
+        return self._wall_time(rule, spec)
 
-    def notes(self, spec: JobSpec) -> list[str]:
+    def rule_of(self, asker: Asker) -> Rule:
+        """The one rule that holds for a person. Raises `no-rule`."""
+        try:
+            return self.rules().of(asker.owner, asker.groups)
+        except ProfileError as error:
+            raise Denied(error.code, error.message, error.hint) from error
+
+    def notes(self, spec: JobSpec, asker: Asker) -> list[str]:
         """What a user should know before submitting."""
         notes = []
         pool = self.pools.get(spec.slice or "")
         if pool is not None and pool.simulated:
             notes.append(f"Slice {pool.name} is simulated: a place in a list, with no GPU behind it.")
         if spec.slice is None and not spec.gpus_per_worker:
-            notes.append("The job runs on CPU slots.")
+            notes.append("The job runs on CPU slots." if self.leased else "The job runs on CPUs.")
+        rule = self.rule_of(asker)
+        bounds = _bounds(rule)
+        if bounds:
+            notes.append(f"Rule {rule.name} ({rule.place()}) allows you {bounds}.")
+        limit = self._wall_time(rule, spec)
+        if limit is not None:
+            notes.append(
+                f"The job is ended when its wall time is over: {_text(limit.seconds)} ({limit.source})."
+            )
         return notes
+
+    def _wall_time(self, rule: Rule, spec: JobSpec) -> WallTime | None:
+        """The shorter one of the rule's and the preset's."""
+        found = []
+        if rule.wall_seconds is not None:
+            found.append(WallTime(seconds=float(rule.wall_seconds), source=f"rule {rule.name}"))
+        preset = self.preset_seconds(spec.preset)
+        if preset is not None:
+            found.append(WallTime(seconds=preset, source=f"preset {spec.preset}"))
+        return min(found, key=lambda limit: limit.seconds, default=None)
+
+    def _check_queue(self, spec: JobSpec) -> None:
+        if spec.queue not in self.queues:
+            message = f"There is no queue {spec.queue!r}."
+            raise Refused("queue-unknown", message, f"Queues: {', '.join(self.queues)}.")
 
     def _check_slice(self, spec: JobSpec, name: str) -> None:
         if spec.workers != 1 or spec.gpus_per_worker:
             message = f"A slice goes with one worker; asked were {spec.workers} workers on {name}."
             hint = "Use --workers 1, or whole GPUs for a gang: slices cannot talk to each other."
             raise Refused("slice-one-worker", message, hint)
-        if name not in {pool.name for pool in self.slices}:
+        if self.leased and name not in {pool.name for pool in self.slices}:
             have = ", ".join(pool.name for pool in self.slices) or "none"
             raise Refused("slice-unknown", f"This machine has no slice {name!r}.", f"Slices here: {have}.")
 
@@ -71,6 +174,97 @@ class Policy:
         raise Refused("gang-too-large", message, hint, detail=detail)
 
 
+def ended_reason(limit: WallTime) -> str:
+    """The reason of a run that took too long."""
+    return f"wall time of {limit.source} ({_text(limit.seconds)}) is over"
+
+
+def gpus_of(spec: JobSpec) -> int:
+    """Whole GPUs of a job."""
+    return spec.workers * spec.gpus_per_worker
+
+
+def _check_rule(rule: Rule, spec: JobSpec) -> None:
+    """What the rule says of this one job."""
+    _check_listed(rule, "queues", asked=spec.queue, option="--queue")
+    _check_listed(rule, "presets", asked=spec.preset, option="--preset")
+    if spec.slice is not None:
+        _check_listed(rule, "slices", asked=spec.slice, option="--slice")
+    if spec.image and rule.images is not None and not rules.fits_image(spec.image, rule.images):
+        raise _refusal(rule, "images", allowed=_list(rule.images), asked=f"the image {spec.image}")
+    if rule.max_workers is not None and spec.workers > rule.max_workers:
+        raise _refusal(
+            rule, "max_workers", allowed=f"{rule.max_workers} workers a job", asked=f"{spec.workers}"
+        )
+    if rule.max_gpus_per_job is not None and gpus_of(spec) > rule.max_gpus_per_job:
+        each = f"{gpus_of(spec)} ({spec.workers} workers with {spec.gpus_per_worker} each)"
+        allowed = f"{rule.max_gpus_per_job} whole GPUs a job"
+        raise _refusal(rule, "max_gpus_per_job", allowed=allowed, asked=each)
+
+
+def _check_listed(rule: Rule, key: str, *, asked: str, option: str) -> None:
+    patterns: tuple[str, ...] | None = getattr(rule, key)
+    if patterns is not None and not rules.fits(asked, patterns):
+        raise _refusal(rule, key, allowed=f"the {key} {_list(patterns)}", asked=f"{option} {asked}")
+
+
+def _check_at_once(rule: Rule, spec: JobSpec, under_way: Sequence[JobSpec]) -> None:
+    """What the rule says of all jobs of a person together."""
+    if rule.max_jobs is not None and len(under_way) >= rule.max_jobs:
+        raise _refusal(
+            rule, "max_jobs", allowed=f"{rule.max_jobs} jobs at once", asked=f"one beside {len(under_way)}"
+        )
+    have = sum(gpus_of(each) for each in under_way)
+    if rule.max_gpus is not None and gpus_of(spec) and have + gpus_of(spec) > rule.max_gpus:
+        asked = f"{gpus_of(spec)} beside the {have} of {len(under_way)} jobs that wait or run"
+        raise _refusal(rule, "max_gpus", allowed=f"{rule.max_gpus} whole GPUs at once", asked=asked)
+
+
+_WAYS_ON = {
+    "max_workers": "Ask for fewer with --workers.",
+    "max_gpus_per_job": "Ask for fewer with --workers or --gpus-per-worker (0 trains on CPU).",
+    "max_gpus": "Wait for one to end, or cancel one; `slicelift jobs` lists them.",
+    "max_jobs": "Wait for one to end, or cancel one; `slicelift jobs` lists them.",
+}
+
+
+def _refusal(rule: Rule, key: str, *, allowed: str, asked: str) -> Refused:
+    message = f"Rule {rule.name} ({rule.place(key)}) allows {allowed}; asked was {asked}."
+    detail = {"rule": rule.name, "file": Path(rule.file).name, "line": rule.lines.get(key, 1), "key": key}
+    value = getattr(rule, key)
+    detail["allowed"] = list(value) if isinstance(value, tuple) else value
+    hint = _WAYS_ON.get(key, "Choose one of those, or ask your admin for another rule.")
+    return Refused(f"policy-{key.replace('_', '-')}", message, hint, detail=detail)
+
+
+def _bounds(rule: Rule) -> str:
+    """What a rule allows, in words; "" when it limits nothing but time."""
+    counts = {
+        "workers a job": rule.max_workers,
+        "whole GPUs a job": rule.max_gpus_per_job,
+        "whole GPUs at once": rule.max_gpus,
+        "jobs at once": rule.max_jobs,
+    }
+    said = [f"at most {count} {what}" for what, count in counts.items() if count is not None]
+    for key in ("queues", "presets", "slices", "images"):
+        patterns: tuple[str, ...] | None = getattr(rule, key)
+        if patterns is not None:
+            said.append(f"the {key} {_list(patterns)}")
+    return ", ".join(said)
+
+
+def _list(patterns: Iterable[str]) -> str:
+    return ", ".join(patterns)
+
+
+def _text(seconds: float) -> str:
+    """`90 s`, `45 min`, `12 h`: in the largest unit that leaves no rest."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def _check_words(spec: JobSpec) -> None:
     check_sha256(spec.snapshot_id)
     for path in (spec.script, spec.notebook):
@@ -82,11 +276,17 @@ def _check_words(spec: JobSpec) -> None:
     if spec.workers < 1 or spec.gpus_per_worker < 0:
         message = f"Asked were {spec.workers} workers with {spec.gpus_per_worker} GPUs each."
         raise Refused("bad-workers", message, "A gang has at least one worker: --workers 1.")
+    if not 1 <= spec.least_workers <= spec.workers:
+        message = f"Asked were {spec.workers} workers and at least {spec.min_workers}."
+        raise Refused("bad-workers", message, "The least is from 1 to the number of workers.")
     if not spec.name.strip() or len(spec.name) > _LONGEST_NAME or not is_plain(spec.name):
         raise Refused(
             "bad-name",
             f"{spec.name[:60]!r} cannot be a job's name.",
             "Use 1 to 200 characters, no control characters.",
         )
+    if spec.image and not _IMAGE.fullmatch(spec.image):
+        message = f"{spec.image[:100]!r} is not an image."
+        raise Refused("bad-image", message, "It is like registry/team/lab@sha256:<64 digits>.")
     if not spec.python:
         raise Refused("interpreter-missing", "The spec names no interpreter.", "Name one with --python.")

@@ -7,18 +7,18 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from slicelift.errors import NotFound, UserError
-from slicelift.models import JobStatus, SnapshotFile, Status, to_dict
+from slicelift.models import JobStatus, SnapshotFile, to_dict
 
 from slicelift_hub.launcher.bodies import parse, text_field
 from slicelift_hub.launcher.handler import AGENT, Handler
 from slicelift_hub.launcher.lines import parse_streams
 from slicelift_hub.launcher.names import check_path, check_sha256
+from slicelift_hub.launcher.nodes import ENDED, STATES
 from slicelift_hub.launcher.routes_files import send_chunks
 from slicelift_hub.launcher.store import BlobWriter
 from slicelift_hub.launcher.tar import make_snapshot_tar
 
 _LONGEST_MESSAGE = 4000
-_STATES = {"preparing": Status.STARTING, "running": Status.RUNNING}
 
 # one writer per log; an entry lives as long as somebody holds or awaits its lock
 _log_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -60,7 +60,7 @@ class AgentEventsHandler(AgentHandler):
         self.answer({"acked": acks})
 
     def _accept(self, body: dict[str, Any]) -> list[dict[str, Any]]:
-        streams = parse_streams(body, workers=self.attempt.spec.workers)
+        streams = parse_streams(body, ranks=self.services.ranks_of(self.attempt.spec))
         return self.services.ingest.accept(self.attempt, streams)
 
 
@@ -72,10 +72,11 @@ class AgentLogsHandler(AgentHandler):
     async def post(self, attempt_id: str) -> None:
         rank = self.get_query_argument("rank", "")
         offset = self.number("offset", 0, low=0, high=2**60) or 0
+        source = self.get_query_argument("source", "")
         lock = _log_locks.setdefault((attempt_id, rank), asyncio.Lock())
         async with lock:
             following = await self.services.call(
-                self.services.logs.append, self.attempt, rank, offset=offset, data=self.body()
+                self.services.logs.append, self.attempt, rank, offset=offset, data=self.body(), source=source
             )
         self.answer({"next": following})
 
@@ -162,29 +163,50 @@ class AgentModelsHandler(AgentHandler):
 
 
 class AgentStateHandler(AgentHandler):
-    """Where the agent stands; the answer says whether it should end its job."""
+    """Where the agent of one node stands; the answer says whether it should end its job."""
 
     async def post(self, attempt_id: str) -> None:
         body = self.json_body()
         state, message = text_field(body, "state"), str(body.get("message") or "")[:_LONGEST_MESSAGE]
-        if state == "ended":
-            # the last thing an agent says, after all it had to send; how it ended is the backend's to say
-            await self.services.call(self.services.ledger.mark_drained, attempt_id)
-        elif state in _STATES:
-            status = JobStatus(status=_STATES[state], phase=state, message=message)
+        node = self._node(body.get("node", 0))
+        if state == ENDED:
+            await self._end(node, body.get("exit"))
+        elif state in STATES:
             ranks = body.get("ranks") or []
-            await self._tell(status, ranks if _are_ranks(ranks) else [])
+            status = JobStatus(status=STATES[state], phase=state, message=message)
+            await self._tell(status, ranks if _are_ranks(ranks) else [], node=node)
         else:
-            hint = f"States: {', '.join(_STATES)}, ended."
+            hint = f"States: {', '.join(STATES)}, {ENDED}."
             raise UserError("bad-body", f"There is no state {state[:40]!r}.", hint)
-        self.services.dispatch.poke(attempt_id)
+        self.services.dispatch.poke(self.attempt.submission)
         row = await self.services.call(self.services.ledger.attempt, attempt_id)
         self.answer({"cancel": bool(row and row.cancel)})
 
-    async def _tell(self, status: JobStatus, ranks: list[Any]) -> None:
-        said = self.services.ledger.agent_said
-        if await self.services.call(said, self.attempt.attempt_id, status, ranks=ranks):
-            self.services.announcer.changed(self.attempt.run_id)
+    def _node(self, told: Any) -> int:
+        """Which worker's agent this is. Raises `bad-body` for one that the gang does not have."""
+        workers = self._workers
+        if type(told) is not int or not 0 <= told < workers:
+            message = f"There is no node {str(told)[:40]!r} in a gang of {workers}."
+            raise UserError("bad-body", message, "Count nodes from 0.")
+        return told
+
+    @property
+    def _workers(self) -> int:
+        """How many agents the gang has: on one machine one for all workers."""
+        return 1 if self.services.backend.leased else self.attempt.spec.workers
+
+    async def _tell(self, status: JobStatus, ranks: list[Any], *, node: int) -> None:
+        said, attempt = self.services.ledger.agent_said, self.attempt
+        needed = min(self._workers, attempt.spec.least_workers)
+        if await self.services.call(said, attempt.attempt_id, status, ranks=ranks, node=node, needed=needed):
+            self.services.announcer.changed(attempt.run_id)
+
+    async def _end(self, node: int, told: Any) -> None:
+        """The last thing an agent says, after all it had to send."""
+        ended, attempt = self.services.ledger.agent_ended, self.attempt
+        told = told if isinstance(told, dict) else None
+        if await self.services.call(ended, attempt.attempt_id, told, node=node, workers=self._workers):
+            self.services.announcer.changed(attempt.run_id)
 
 
 def _are_ranks(rows: Any) -> bool:

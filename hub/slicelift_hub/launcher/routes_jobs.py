@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from slicelift.backends.base import Attempt
 from slicelift.errors import NotFound, Refused, Unavailable, UserError
 from slicelift.models import JobSpec, RunView, Status, to_dict
 
+from slicelift_hub.launcher.auth import Principal
 from slicelift_hub.launcher.bodies import parse, text_field
 from slicelift_hub.launcher.handler import Handler
 from slicelift_hub.launcher.ledger_runs import make_needs
 from slicelift_hub.launcher.names import check_promotion_id
+from slicelift_hub.launcher.policy import Asker
+from slicelift_hub.launcher.services import Services
 from slicelift_hub.leases import GPUS, SLOTS, Pool
 
 # a cancel waits so long for the proof before it answers CANCELLING
@@ -32,14 +37,23 @@ class PlanHandler(Handler):
 
     async def post(self) -> None:
         spec = parse(JobSpec, self.json_body().get("spec"))
-        self.services.policy.check(spec)
-        manifest = await self.services.call(self.services.backend.render, spec, _DRY_RUN)
-        pools = await self.services.call(self.services.ledger.capacity)
-        ahead = await self.services.call(self.services.ledger.queue_length, set(make_needs(spec)))
-        notes = self.services.policy.notes(spec)
-        capacity = make_capacity(pools, self.services.policy.queues, waiting=ahead)
-        answer = {"manifest": manifest, "position": ahead + 1, "capacity": capacity, "notes": notes}
-        self.answer(answer)
+        self.answer(await self.services.call(self._plan, spec))
+
+    def _plan(self, spec: JobSpec) -> dict[str, Any]:
+        services = self.services
+        asker = make_asker(services, self.principal)
+        services.policy.check(spec, asker)
+        attempt = replace(_DRY_RUN, owner=asker.owner)
+        manifest = services.backend.render(spec, attempt)
+        said = services.backend.plan(spec, attempt)
+        ahead = services.ledger.queue_length(set(make_needs(spec)))
+        capacity = None
+        with suppress(Unavailable):
+            capacity = tell_capacity(services, waiting=ahead)
+        notes = [*services.policy.notes(spec, asker), *said]
+        # who queues at a backend of its own has a place there, which nobody knows before
+        position = ahead + 1 if services.policy.leased else None
+        return {"manifest": manifest, "position": position, "capacity": capacity, "notes": notes}
 
 
 class JobsHandler(Handler):
@@ -75,18 +89,31 @@ class JobsHandler(Handler):
         self.answer(self.services.shown(view), 201 if new else 200)
 
     def _submit(self, promotion_id: str, spec: JobSpec) -> tuple[str, bool]:
-        """In a thread: checks, then one transaction."""
+        """In a thread: checks, then one transaction. A submit that is known is asked for again, not judged again."""
         owner, services = self.principal.owner, self.services
-        services.policy.check(spec)
+        known = services.ledger.knows(owner, promotion_id)
+        head = {} if known else self._check(spec)
+        with services.policy.admission:
+            if not services.ledger.knows(owner, promotion_id):
+                admit(services, self.principal, promotion_id, spec=spec)
+            return services.ledger.submit(
+                owner, promotion_id, spec=spec, snapshot=head, token_of=services.token_of
+            )
+
+    def _check(self, spec: JobSpec) -> dict[str, Any]:
+        """What must be there, and what the backend says; the snapshot's head."""
+        owner, services = self.principal.owner, self.services
+        services.policy.check(spec, make_asker(services, self.principal))
         try:
             snapshot = services.store.snapshot(owner, spec.snapshot_id)
             services.vault.values(owner, spec.secrets)
         except NotFound as error:
             raise Refused(error.code, error.message, error.hint) from error
-        head = to_dict(replace(snapshot, files=()))
-        return services.ledger.submit(
-            owner, promotion_id, spec=spec, snapshot=head, token_of=services.token_of
-        )
+        # one that is away is asked again when the job is started
+        with suppress(Unavailable):
+            services.backend.plan(spec, replace(_DRY_RUN, owner=owner))
+        head: dict[str, Any] = to_dict(replace(snapshot, files=()))
+        return head
 
 
 class JobHandler(Handler):
@@ -120,11 +147,17 @@ class RetryHandler(Handler):
         self.json_body()
         view = await find_run(self, ident)
         services = self.services
-        services.policy.check(view.spec)
-        await services.call(services.ledger.retry, view.owner, view.run_id, token_of=services.token_of)
+        await services.call(self._retry, view)
         services.announcer.changed(view.run_id)
         services.dispatch.wake()
         self.answer(services.shown(await services.call(services.ledger.view, view.run_id)))
+
+    def _retry(self, view: RunView) -> None:
+        services = self.services
+        with services.policy.admission:
+            if view.status.terminal:
+                admit(services, self.principal, view.promotion_id, spec=view.spec)
+            services.ledger.retry(view.owner, view.run_id, token_of=services.token_of)
 
 
 class AttemptsHandler(Handler):
@@ -138,6 +171,26 @@ class AttemptsHandler(Handler):
 async def find_run(handler: Handler, ident: str) -> RunView:
     """A run of the caller by run or promotion id. Raises `run-unknown`."""
     return await handler.services.call(handler.services.ledger.find, handler.principal.owner, ident)
+
+
+def make_asker(services: Services, principal: Principal) -> Asker:
+    """The caller as the policy sees one."""
+    owner = principal.owner
+    return Asker(owner=owner, groups=principal.groups, under_way=partial(services.ledger.under_way, owner))
+
+
+def admit(services: Services, principal: Principal, promotion_id: str, *, spec: JobSpec) -> None:
+    """Let a job in, and write down how long it may take. Hold `policy.admission` until it is submitted."""
+    limit = services.policy.check(spec, make_asker(services, principal))
+    services.ledger.set_wall_time(principal.owner, promotion_id, limit)
+
+
+def tell_capacity(services: Services, *, waiting: int) -> dict[str, Any]:
+    """What there is and what of it is free: by the launcher's leases, or by a backend that queues by itself."""
+    told = None if services.policy.leased else services.backend.capacity()
+    return make_capacity(services.ledger.capacity(), services.policy.queues, waiting=waiting) | dict(
+        told or {}
+    )
 
 
 def make_capacity(pools: dict[str, Pool], queues: tuple[str, ...], *, waiting: int) -> dict[str, Any]:

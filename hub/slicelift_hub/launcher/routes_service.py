@@ -12,7 +12,7 @@ from slicelift_hub.launcher.bodies import text_field
 from slicelift_hub.launcher.events import Watcher
 from slicelift_hub.launcher.handler import ANYONE, Handler
 from slicelift_hub.launcher.names import check_alias
-from slicelift_hub.launcher.routes_jobs import find_run, make_capacity
+from slicelift_hub.launcher.routes_jobs import find_run, tell_capacity
 
 if TYPE_CHECKING:
     from tornado.http1connection import HTTP1Connection
@@ -33,13 +33,12 @@ class HealthHandler(Handler):
 
 
 class CapacityHandler(Handler):
-    """What the machine has and what of it is free."""
+    """What the machine or the cluster has and what of it is free."""
 
     async def get(self) -> None:
-        ledger = self.services.ledger
-        pools = await self.services.call(ledger.capacity)
-        waiting = await self.services.call(ledger.queue_length)
-        self.answer(make_capacity(pools, self.services.policy.queues, waiting=waiting))
+        services = self.services
+        waiting = await services.call(services.ledger.queue_length)
+        self.answer(await services.call(tell_capacity, services, waiting=waiting))
 
 
 class EventsHandler(Handler):

@@ -327,3 +327,15 @@ for i in range(20):
         assert launcher.states[-1]["exit"]["status"] == "FINISHED"
     finally:
         os.system(f"umount -l '{attempts}'")
+
+
+def test_what_takes_a_cluster_is_refused_with_a_way_on(bench: Any) -> None:
+    for changes, code in (
+        ({"workers": 4, "min_workers": 2}, "elastic"),
+        ({"image": "lab@sha256:1"}, "image"),
+    ):
+        with pytest.raises(SliceliftError) as refused:
+            bench.submit("", name="r-refused", **changes)
+        assert refused.value.code == f"{code}-one-machine"
+        assert "cluster" in refused.value.hint
+    assert bench.local.plan(bench.spec("", workers=2, min_workers=2), bench.attempt()) == []

@@ -50,10 +50,14 @@ def test_a_secret_that_is_not_there(cli: Any, launcher: Path, project: Path, not
 def test_the_shipped_profiles_are_fine(cli: Any) -> None:
     done = cli("profiles", "lint", "--json")
     assert (done.code, done.json["ok"], done.json["faults"]) == (0, True, [])
-    assert [Path(name).name for name in done.json["files"]] == ["profiles.yaml", "presets.yaml"]
+    assert [Path(name).name for name in done.json["files"]] == [
+        "profiles.yaml",
+        "presets.yaml",
+        "policy.yaml",
+    ]
 
 
-@pytest.mark.parametrize("top", ["profiles", "presets"])
+@pytest.mark.parametrize("top", ["profiles", "presets", "rules"])
 def test_a_fault_is_named_with_its_line(cli: Any, tmp_path: Path, top: str) -> None:
     path = tmp_path / "我 的.yaml"
     path.write_text(f"# mine\n{top}:\n  - nonsense: 1\n", encoding="utf-8")

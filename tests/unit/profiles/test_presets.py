@@ -33,6 +33,48 @@ FAULTS: dict[str, tuple[str, int, str, str]] = {
         "missing-key",
         "'launcher'",
     ),
+    "a command that starts nothing": (
+        HEAD + GOOD + "    cluster:\n      command: [sh, -c, train]\n",
+        7,
+        "command-without-rest",
+        "does not end in ...",
+    ),
+    "a variable of ours": (
+        HEAD + GOOD + "    cluster:\n      environment:\n        MASTER_ADDR: here\n",
+        8,
+        "own-variable",
+        "MASTER_ADDR",
+    ),
+    "more shared memory than memory": (
+        HEAD + GOOD + "    cluster:\n      memory: 4Gi\n      shm: 8Gi\n",
+        8,
+        "shm-too-large",
+        "part of the worker's memory of 4Gi",
+    ),
+    "memory in another unit": (
+        HEAD + GOOD + "    cluster:\n      memory: 16G\n",
+        7,
+        "bad-value",
+        "Mi, Gi or Ti",
+    ),
+    "more at least than at most": (
+        HEAD + GOOD + "    min_workers: 2\n",
+        6,
+        "min-workers-too-large",
+        "starts 1",
+    ),
+    "a misspelt setting": (
+        HEAD + GOOD + "    cluster:\n      atempts: 2\n",
+        7,
+        "unknown-key",
+        "Did you mean attempts?",
+    ),
+    "a resource without a domain": (
+        HEAD + GOOD + "    cluster:\n      resources: {gpu: 1}\n",
+        7,
+        "bad-value",
+        "rdma/ib",
+    ),
     "no YAML": ("presets: [", 1, "yaml-syntax", "expected"),
     "nothing": ("", 1, "wrong-type", "key presets"),
 }
@@ -52,7 +94,7 @@ def test_a_fault_is_named_with_file_and_line_and_refused_to_programs(case: str, 
 
 def test_the_shipped_presets_are_what_can_be_launched() -> None:
     assert presets.lint() == ()
-    assert presets.load().names == ("torchrun", "slice")
+    assert presets.load().names == ("torchrun", "slice", "elastic", "enterprise-ddp")
 
 
 def test_the_preset_follows_from_what_is_asked() -> None:
@@ -62,8 +104,29 @@ def test_the_preset_follows_from_what_is_asked() -> None:
     assert shipped.pick("torchrun", slice="1g.10gb").name == "torchrun"
     with pytest.raises(ProfileError) as caught:
         shipped.pick("torchrn")
-    assert caught.value.hint == "Did you mean torchrun? Presets: torchrun, slice."
+    assert caught.value.hint == "Did you mean torchrun? Presets: torchrun, slice, elastic, enterprise-ddp."
     assert presets.get("slice").max_workers == 1
+
+
+def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "presets.yaml"
+    path.write_text(HEAD + GOOD, encoding="utf-8")
+    assert presets.load(path) is presets.load(path)
+    path.write_text(
+        HEAD + GOOD + "    cluster:\n      cpu_per_gpu: 2\n      memory_per_gpu: 512Mi\n", encoding="utf-8"
+    )
+    settings = presets.load(path).get("a").cluster
+    assert (settings.cores(0), settings.cores(8), settings.memory_text(0), settings.memory_text(8)) == (
+        4,
+        16,
+        "16Gi",
+        "4Gi",
+    )
+
+
+def test_what_one_machine_cannot_keep_is_known_by_name() -> None:
+    assert presets.get("torchrun").cluster.lost_on_one_machine == ()
+    assert presets.get("enterprise-ddp").cluster.lost_on_one_machine == ("image", "command")
 
 
 @pytest.mark.parametrize(

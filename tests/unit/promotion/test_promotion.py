@@ -104,6 +104,15 @@ def test_the_preset_fills_what_is_not_said(notebook: Path) -> None:
     assert (gang.preset, gang.workers, gang.gpus_per_worker) == ("torchrun", 4, 2)
 
 
+def test_a_preset_of_a_cluster_brings_its_queue_and_how_few_workers_go_on(notebook: Path) -> None:
+    gang = freeze(Request(notebook=notebook, preset="enterprise-ddp")).gang
+    assert (gang.workers, gang.gpus_per_worker, gang.queue) == (2, 8, "deeplearning-queue")
+    assert freeze(Request(notebook=notebook, preset="enterprise-ddp", queue="mine")).gang.queue == "mine"
+    gang = freeze(Request(notebook=notebook, preset="elastic")).gang
+    assert (gang.workers, gang.min_workers, gang.queue) == (2, 1, "default")
+    assert freeze(Request(notebook=notebook, preset="elastic", workers=1)).gang.min_workers is None
+
+
 def test_a_refusal_names_the_findings_and_their_lines(notebook: Path) -> None:
     content = notebook.read_text().replace("print(lr, steps)", "print(lr, nothing)")
     notebook.write_text(content)

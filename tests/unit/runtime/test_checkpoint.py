@@ -157,3 +157,27 @@ for step in range(10_000):
         found = resume()
         assert found
         assert found[0] == {"bytes": b"x" * 3_000_000}
+
+
+def test_an_elastic_gang_goes_on_within_its_attempt(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks start again after a lost peer: what they saved before counts, and the order of saves goes on."""
+    monkeypatch.setenv("SLICELIFT_ELASTIC", "1")
+    job(1)
+    for step in (11, 12):
+        checkpoint({"step": step}, step=step)
+    job(1)
+    assert resume() == ({"step": 12}, 12)
+    saved = checkpoint({"step": 13}, step=13)
+    assert saved is not None
+    assert saved.parent.name == "0001-000003-step13"
+    job(1)
+    assert resume() == ({"step": 13}, 13)
+
+
+def test_a_checkpoint_since_a_moment(job: Any, tmp_path: Path) -> None:
+    job(1)
+    checkpoint({"step": 1}, step=1)
+    home = tmp_path / "run 检查"
+    assert checkpointing.saved_since(home, time.time() - 60)
+    assert not checkpointing.saved_since(home, time.time() + 60)
+    assert not checkpointing.saved_since(tmp_path / "nowhere", 0.0)

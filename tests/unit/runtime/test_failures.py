@@ -57,9 +57,10 @@ def test_ranks_that_we_ended_come_last(tmp_path: Path) -> None:
         "exception": "",
         "message": "was ended by SIGSEGV",
         "time": T + 1,
+        "echo": False,
         "error": None,
     }
-    assert second["rank"] == 0
+    assert (second["rank"], second["echo"]) == (0, True)
 
 
 def test_a_huge_message_is_cut_in_the_middle() -> None:

@@ -112,6 +112,7 @@ def test_an_exception_is_told_three_times_without_our_frames(attempt: Any) -> No
         "exception": "ValueError",
         "message": "坏 value \\udc80",
         "time": error["time"],
+        "echo": False,
         "error": error,
     }
     assert time.time() - 60 < failure["time"] <= time.time()

@@ -1,0 +1,1 @@
+"""Backends that only a launcher can drive: those that need the rights of a cluster."""

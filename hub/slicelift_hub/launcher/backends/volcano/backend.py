@@ -1,0 +1,301 @@
+"""The backend "volcano": one Volcano Job per submitted attempt, with as many pods as the gang has workers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from slicelift.backends.base import Attempt, Manifest, Proof
+from slicelift.errors import Conflict, NotFound, Refused, SliceliftError, Unavailable
+from slicelift.models import JobSpec, JobStatus, Status
+from slicelift_profiles import ProfileError, presets
+from slicelift_profiles.presets import Preset
+from traitlets import Dict, Float, Int, List, Unicode
+from traitlets.config import Configurable
+
+from slicelift_hub.launcher.backends.volcano import ending, kept, parcel, paths
+from slicelift_hub.launcher.backends.volcano.client import Client
+from slicelift_hub.launcher.backends.volcano.manifest import make_job, make_runtime, make_secret
+from slicelift_hub.launcher.backends.volcano.names import NOTE, make_handle, parse_handle
+from slicelift_hub.launcher.backends.volcano.picture import Picture
+from slicelift_hub.launcher.backends.volcano.planning import make_notes
+from slicelift_hub.launcher.backends.volcano.quotas import is_leaf, make_capacity
+from slicelift_hub.launcher.backends.volcano.sites import Site
+from slicelift_hub.launcher.backends.volcano.status import fold
+from slicelift_hub.launcher.backends.volcano.waiting import Why, foresee
+from slicelift_hub.launcher.backends.volcano.watching import Watching
+
+_log = logging.getLogger(__name__)
+# an API server that restarts is back before; what lasts longer is said
+_AWAY_SECONDS = 10.0
+# a launcher of another version may sweep the runtime away while no job of ours is there
+_FURNISHED_SECONDS = 600.0
+_CANNOT = (
+    "queue-missing",
+    "queue-closed",
+    "queue-not-leaf",
+    "quota-too-small",
+    "node-too-small",
+    "gpus-too-many",
+)
+
+
+class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part only
+    """Gangs on a Kubernetes cluster with Volcano."""
+
+    name = "volcano"
+    leased = False
+
+    kubeconfig = Unicode(
+        help="Path of a kubeconfig. Empty: the service account of the pod that the launcher runs in."
+    ).tag(config=True)
+    context = Unicode(help="Context of the kubeconfig. Empty: its current one.").tag(config=True)
+    namespace = Unicode(
+        "slicelift",
+        help="Where jobs run. `{owner}` in it stands for the user, as in KubeSpawner: `sl-{owner}`.",
+    ).tag(config=True)
+    image = Unicode(help="Image of jobs that name none, by digest. Nothing of Slicelift need be in it.").tag(
+        config=True
+    )
+    presets_file = Unicode(help="A presets.yaml of your own. Empty: the one that comes with Slicelift.").tag(
+        config=True
+    )
+    queues = List(Unicode(), help="Queues that are shown. Empty: all that take jobs.").tag(config=True)
+    checkpoints_claim = Unicode(help="A PersistentVolumeClaim for checkpoints, writable by all nodes.").tag(
+        config=True
+    )
+    data_claim = Unicode(help="A PersistentVolumeClaim with the warmed data cache, mounted read-only.").tag(
+        config=True
+    )
+    uid = Int(1000, allow_none=True, help="User that pods run as. None: the image's.").tag(config=True)
+    volumes = List(Dict(), help="Further volumes of every pod, as Kubernetes writes them.").tag(config=True)
+    volume_mounts = List(Dict(), help="Where they are mounted.").tag(config=True)
+    interface = Unicode("eth0", help="Network interface of a pod on which ranks talk to each other.").tag(
+        config=True
+    )
+    keep_seconds = Int(
+        604_800, help="After how long an ended job is deleted if nobody has collected it."
+    ).tag(config=True)
+    qps = Float(50.0, help="How many calls a second the API server gets at most. 0: any number.").tag(
+        config=True
+    )
+
+    def __init__(self, home: Path | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.home = home
+        self._client = Client(kubeconfig=self.kubeconfig, context=self.context, qps=self.qps)
+        self._changed: Callable[[str], None] = _ignore
+        self._watching = Watching(self._client, changed=self._tell)
+        self._lock = threading.Lock()
+        # when the namespaces got the runtime of this version, or were seen to have it
+        self._furnished: dict[str, float] = {}
+        # handles whose lost node was told, so that its return is told, too
+        self._lost: set[str] = set()
+
+    def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
+        """The Volcano Job, as `kubectl apply` takes it. Raises Refused."""
+        return make_job(spec, attempt, preset=self._preset(spec), site=self._site())
+
+    def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
+        """What stands in its way, by a dry run that goes through all webhooks. Raises Refused where one says no."""
+        job = self.render(spec, attempt)
+        try:
+            wait = self._foresee(job)
+            if wait is not None and wait.reason in _CANNOT:
+                raise Refused(wait.reason, wait.message, self._queues_hint())
+            self._client.create(paths.jobs(job["metadata"]["namespace"]), job, dry_run=True)
+        except Unavailable as error:
+            wait = Why(reason=error.code, message=error.message)
+        except NotFound as error:
+            raise _no_namespace(job, error) from error
+        return make_notes(spec, preset=self._preset(spec), site=self._site(), wait=wait)
+
+    def submit(self, spec: JobSpec, attempt: Attempt) -> str:
+        """Create the Job and what its pods read. Safe to repeat after a kill between any two of its calls.
+
+        Raises Refused with the cluster's words, Unavailable while it is away.
+        """
+        job = self.render(spec, attempt)
+        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+        try:
+            self._furnish(namespace)
+            made = self._create(job)
+            secret = make_secret(made, spec, attempt, preset=self._preset(spec))
+            self._create_once(paths.secrets(namespace), secret)
+        except NotFound as error:
+            raise _no_namespace(job, error) from error
+        return make_handle(namespace, name)
+
+    def status(self, handle: str) -> JobStatus:
+        """One look at what the watches hold. Raises Unavailable until the cluster has answered once."""
+        found = self._picture(handle)
+        if found is None:
+            message = f"The cluster has no job {handle}: somebody deleted it."
+            return JobStatus(status=Status.UNKNOWN, reason="no-such-job", message=message)
+        status = self._with_lost_node(handle, fold(found))
+        since = self._watching.broken_since(str(found.job["metadata"]["namespace"]))
+        if since is None or status.status.terminal or time.time() - since < _AWAY_SECONDS:
+            return status
+        message = f"The cluster's API server does not answer for {round(time.time() - since)} s; the job goes on meanwhile."
+        return replace(status, reason="cluster-away", message=message)
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """`changed(handle)` at every change of a job, its PodGroup, its pods or its events, from the watches' threads."""
+        self._changed = changed
+
+    def capacity(self) -> Mapping[str, Any]:
+        """Queues with quota and use, devices of the nodes, our jobs that wait."""
+        queues, nodes = self._watching.cluster()
+        names = self.queues or [name for name in queues if is_leaf(name, queues)]
+        waiting = {name: len(line.waiting) for name, line in self._watching.lines().items()}
+        return make_capacity(queues, nodes, names=names, waiting=waiting)
+
+    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:  # noqa: ARG002 - the ledger's
+        """Delete the job and prove that no pod of it lives: `grace_seconds` + 20 s at most.
+
+        What is left on a node that does not answer is unproven, and named with the node and what it still counts.
+        """
+        parsed = parse_handle(handle)
+        if parsed is None:
+            return Proof(gone=True)
+        return ending.end(self._client, *parsed, grace_seconds=grace_seconds)
+
+    def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:  # noqa: ARG002 - nothing is kept
+        """Delete the Job of an attempt that is over; its pods, Secret and PodGroup go with it."""
+        parsed = parse_handle(handle)
+        return parsed is None or ending.discard(self._client, *parsed)
+
+    def sweep(self) -> list[str]:
+        """Delete in every namespace used so far what nobody owns any more; what was deleted."""
+        with self._lock:
+            namespaces = sorted({*self._furnished, *self._watching.namespaces()})
+        name, seconds = parcel.parcel_name(), float(self.keep_seconds)
+        found = [ending.sweep(self._client, each, runtime=name, keep_seconds=seconds) for each in namespaces]
+        return [what for each in found for what in each]
+
+    def close(self) -> None:
+        """End the watches."""
+        self._watching.stop()
+        self._client.close()
+
+    def _create(self, job: dict[str, Any]) -> dict[str, Any]:
+        """The job as the cluster has it, made now or by an earlier try."""
+        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+        try:
+            return self._client.create(paths.jobs(namespace), job)
+        except Conflict:
+            found = self._client.get(paths.jobs(namespace, name))
+        wanted = (f"{NOTE}attempt", f"{NOTE}promotion", f"{NOTE}owner")
+        mine, theirs = job["metadata"]["annotations"], found["metadata"].get("annotations") or {}
+        if any(mine[key] != theirs.get(key) for key in wanted) or found["metadata"].get("deletionTimestamp"):
+            message = f"The namespace {namespace} has a job {name} that is not this one."
+            raise Conflict("job-name-taken", message, "Retry: the next attempt has another name.")
+        return found
+
+    def _create_once(self, path: str, body: dict[str, Any]) -> None:
+        try:
+            self._client.create(path, body)
+        except Conflict:
+            _log.debug("%s is there already.", body["metadata"]["name"])
+
+    def _furnish(self, namespace: str) -> None:
+        """Have the runtime of this version in the namespace."""
+        with self._lock:
+            if time.monotonic() - self._furnished.get(namespace, -_FURNISHED_SECONDS) < _FURNISHED_SECONDS:
+                return
+        content, name = parcel.make_parcel(), parcel.parcel_name()
+        self._create_once(paths.config_maps(namespace), make_runtime(content, name=name, namespace=namespace))
+        with self._lock:
+            self._furnished[namespace] = time.monotonic()
+
+    def _foresee(self, job: dict[str, Any]) -> Why | None:
+        queues, nodes = self._watching.cluster()
+        lines = self._watching.lines()
+        return foresee(
+            Picture(now=time.time(), job=_as_if_made(job), queues=queues, nodes=nodes, lines=lines)
+        )
+
+    def _queues_hint(self) -> str:
+        return f"Queues that take jobs: {', '.join(self.capacity()['queues']) or '(none)'}."
+
+    def _picture(self, handle: str) -> Picture | None:
+        parsed = parse_handle(handle)
+        if parsed is None:
+            return None
+        namespace, name = parsed
+        found = self._watching.picture(namespace, name)
+        if found is None:
+            # made a moment ago, or gone
+            job = self._client.find(paths.jobs(namespace, name))
+            found = None if job is None else self._watching.picture(namespace, name, job=kept.keep_job(job))
+        return None if found is None else self._with_claims(found)
+
+    def _with_claims(self, picture: Picture) -> Picture:
+        """With the claims of a job that waits although its pods are there."""
+        if not picture.pods or picture.placed >= picture.least:
+            return picture
+        namespace = str(picture.job["metadata"]["namespace"])
+        claims = {}
+        for name in kept.claims_of(picture.job):
+            try:
+                claims[name] = self._client.find(paths.claims(namespace, name)) or {}
+            except SliceliftError as error:
+                _log.debug("The claim %s cannot be looked at: %s", name, error)
+        return replace(picture, claims=claims)
+
+    def _with_lost_node(self, handle: str, status: JobStatus) -> JobStatus:
+        """A lost node's return is told, once: an empty message would leave the old one standing."""
+        with self._lock:
+            if status.reason == "node-lost":
+                self._lost.add(handle)
+            elif handle in self._lost:
+                self._lost.discard(handle)
+                if not status.status.terminal and not status.message and not status.restarts:
+                    message = "All nodes of the job answer again."
+                    return replace(status, status=Status.RUNNING, reason="node-back", message=message)
+        return status
+
+    def _preset(self, spec: JobSpec) -> Preset:
+        try:
+            path = Path(self.presets_file) if self.presets_file else presets.SHIPPED
+            return presets.load(path).get(spec.preset)
+        except ProfileError as error:
+            raise Refused(error.code, error.message, error.hint) from error
+
+    def _site(self) -> Site:
+        return Site(
+            namespace=self.namespace,
+            image=self.image,
+            checkpoints_claim=self.checkpoints_claim,
+            data_claim=self.data_claim,
+            uid=self.uid,
+            volumes=tuple(self.volumes),
+            mounts=tuple(self.volume_mounts),
+            interface=self.interface,
+            keep_seconds=self.keep_seconds,
+            runtime=parcel.parcel_name(),
+        )
+
+    def _tell(self, namespace: str, job: str) -> None:
+        self._changed(make_handle(namespace, job))
+
+
+def _ignore(_: str) -> None:
+    return
+
+
+def _as_if_made(job: dict[str, Any]) -> dict[str, Any]:
+    """A manifest with what the API server would add, as far as a forecast needs it: it comes after all others."""
+    return job | {"metadata": {**job["metadata"], "creationTimestamp": "9999-01-01T00:00:00Z"}}
+
+
+def _no_namespace(job: Mapping[str, Any], error: NotFound) -> Refused:
+    namespace = job["metadata"]["namespace"]
+    message = f"The cluster cannot take the job in the namespace {namespace}: {error.message}"
+    hint = "Start a session once, which makes your namespace, or ask whoever runs the cluster."
+    return Refused("namespace-missing", message, hint)

@@ -1,0 +1,138 @@
+"""The end of a gang, proved: the Job deleted, no pod of it alive. And what nobody owns any more, swept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from slicelift.backends.base import Proof
+from slicelift.errors import SliceliftError
+
+from slicelift_hub.launcher.backends.volcano import kept, paths
+from slicelift_hub.launcher.backends.volcano.client import Client
+from slicelift_hub.launcher.backends.volcano.names import JOB_NAME_LABEL, MANAGED_BY, OURS
+from slicelift_hub.launcher.backends.volcano.picture import Object, moment
+from slicelift_hub.launcher.backends.volcano.quotas import is_ready
+from slicelift_hub.launcher.backends.volcano.status import OVER, held_words, raw_phase
+
+# beyond the grace of its pods: garbage collection, the kubelet, an API server that restarts
+_PATIENCE_SECONDS = 20.0
+_LOOK_SECONDS = 0.5
+# a controller that was just making pods may make some more
+_LOOKS = 2
+
+
+def end(client: Client, namespace: str, name: str, *, grace_seconds: float) -> Proof:
+    """Delete the job unless it is over, and wait for the proof: `grace_seconds` + 20 s at most. Safe to repeat.
+
+    Deleting needs no controller of Volcano's: Kubernetes itself collects the pods. Raises Unavailable.
+    """
+    job = client.find(paths.jobs(namespace, name))
+    alive = living_pods(client, namespace, name)
+    if job is not None and raw_phase(job) not in OVER:
+        client.delete(paths.jobs(namespace, name), uid=job["metadata"]["uid"])
+        _shorten(client, namespace, alive, grace_seconds)
+    left = _wait_gone(client, namespace, name, seconds=grace_seconds + _PATIENCE_SECONDS)
+    return Proof(
+        gone=not left, killed=max(0, len(alive) - len(left)), left=tuple(_tell(client, pod) for pod in left)
+    )
+
+
+def living_pods(client: Client, namespace: str, name: str) -> list[dict[str, Any]]:
+    """Pods of the job that are not over, asked of the API server itself."""
+    found, _ = client.list(paths.pods(namespace), labelSelector=f"{JOB_NAME_LABEL}={name}")
+    return [pod for pod in found if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+
+
+def discard(client: Client, namespace: str, name: str) -> bool:
+    """Delete a job that is over, with all that belongs to it; whether nothing is left of it."""
+    job = client.find(paths.jobs(namespace, name))
+    if job is None:
+        return not living_pods(client, namespace, name)
+    if raw_phase(job) not in OVER:
+        return False
+    client.delete(paths.jobs(namespace, name), uid=job["metadata"]["uid"])
+    return client.find(paths.jobs(namespace, name)) is None
+
+
+def sweep(client: Client, namespace: str, *, runtime: str, keep_seconds: float) -> list[str]:
+    """Delete what nobody owns: PodGroups of jobs that are gone, runtimes that no job uses, aborted jobs of long ago.
+
+    What was deleted, by kind and name. Volcano never collects aborted jobs by itself (volcano-sh/volcano#4736).
+    """
+    ours = f"{MANAGED_BY}={OURS}"
+    jobs, _ = client.list(paths.jobs(namespace), labelSelector=ours)
+    groups, _ = client.list(paths.groups(namespace), labelSelector=ours)
+    maps, _ = client.list(paths.config_maps(namespace), labelSelector=ours)
+    names = {str(job["metadata"]["name"]) for job in jobs}
+    used = {name for job in jobs for name in _config_maps_of(job)} | {runtime}
+    old = [job for job in jobs if raw_phase(job) == "Aborted" and _age(job) > keep_seconds]
+    doomed = [("job", paths.jobs, job) for job in old]
+    doomed += [("podgroup", paths.groups, group) for group in groups if _is_orphan(group, names)]
+    doomed += [
+        ("configmap", paths.config_maps, each) for each in maps if each["metadata"]["name"] not in used
+    ]
+    deleted = []
+    for kind, path, item in doomed:
+        name = str(item["metadata"]["name"])
+        if client.delete(path(namespace, name), uid=item["metadata"]["uid"]):
+            deleted.append(f"{kind} {name}")
+    return deleted
+
+
+def _shorten(client: Client, namespace: str, pods: Collection[Object], grace_seconds: float) -> None:
+    """Give the pods no more time than asked; what the garbage collector deletes has the time of its template."""
+    for pod in pods:
+        metadata = pod["metadata"]
+        client.delete(
+            paths.pods(namespace, metadata["name"]), uid=metadata["uid"], grace_seconds=grace_seconds
+        )
+
+
+def _wait_gone(client: Client, namespace: str, name: str, *, seconds: float) -> list[dict[str, Any]]:
+    until, empty = time.monotonic() + seconds, 0
+    left: list[dict[str, Any]] = []
+    while empty < _LOOKS:
+        left = living_pods(client, namespace, name)
+        empty = 0 if left else empty + 1
+        if left and time.monotonic() > until:
+            return left
+        if empty < _LOOKS:
+            time.sleep(_LOOK_SECONDS)
+    return left
+
+
+def _tell(client: Client, pod: Object) -> str:
+    """A pod that cannot be proved gone, with its node and what still counts as used there."""
+    name, node_name = pod["metadata"]["name"], (pod.get("spec") or {}).get("nodeName")
+    if not node_name:
+        return f"pod {name}, which has no node"
+    held = held_words([pod])
+    counted = f"; {held} still count as used" if held else ""
+    answers = _answers(client, node_name)
+    state = "" if answers else ", which does not answer"
+    return f"pod {name} on node {node_name}{state}{counted}"
+
+
+def _answers(client: Client, node: str) -> bool:
+    try:
+        found = client.find(paths.nodes(node))
+    except SliceliftError:
+        # one that may not be looked at is not said to be lost
+        return True
+    return found is not None and is_ready(found)
+
+
+def _is_orphan(group: Object, jobs: Collection[str]) -> bool:
+    name = kept.job_of_group(group)
+    return bool(name) and name not in jobs and _age(group) > _PATIENCE_SECONDS
+
+
+def _config_maps_of(job: Mapping[str, Any]) -> list[str]:
+    volumes = job["spec"]["tasks"][0]["template"]["spec"].get("volumes") or ()
+    return [str(volume["configMap"]["name"]) for volume in volumes if volume.get("configMap")]
+
+
+def _age(item: Object) -> float:
+    return time.time() - moment(item["metadata"].get("creationTimestamp"))

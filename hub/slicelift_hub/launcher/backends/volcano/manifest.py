@@ -1,0 +1,192 @@
+"""What is sent to the cluster for one attempt: the Job, the Secret that only its pods read, the runtime. Pure.
+
+Every field that Volcano's webhook would fill in is written here: without the webhook the defaults are another
+scheduler and a gang of none.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from slicelift.backends.base import Attempt, ranks_per_worker
+from slicelift.models import JobSpec, to_dict
+from slicelift_profiles.presets import Preset
+
+from slicelift_hub.launcher.backends.volcano.names import (
+    MANAGED_BY,
+    NOTE,
+    OURS,
+    OWNER_LABEL,
+    RUN_LABEL,
+    check_job_name,
+    label_value,
+    namespace_of,
+    note,
+    owner_hash,
+)
+from slicelift_hub.launcher.backends.volcano.sites import Site
+from slicelift_hub.launcher.backends.volcano.worker import (
+    CHECKPOINTS,
+    DATA,
+    interpreter,
+    is_elastic,
+    make_template,
+)
+
+API = "batch.volcano.sh/v1alpha1"
+TASK = "worker"
+# of exit codes, ours that says: trying again cannot help
+USER_ERROR = 78
+MASTER_PORT = 29500
+# of a pod's grace, what its agent needs to send what is left
+_SHIPPING_SECONDS = 10
+# published before they are ready, or a worker could not find the first one; and no network policy of Volcano's own,
+# which would keep the launcher and everybody's dashboards out
+_SERVICE_FLAGS = ["--publish-not-ready-addresses=true", "--disable-network-policy=true"]
+
+
+def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> dict[str, Any]:
+    """The Volcano Job of an attempt. Raises Refused "bad-job-name" or "bad-image"."""
+    name = check_job_name(attempt.attempt_id, task=TASK, replicas=spec.workers)
+    labels = make_labels(attempt)
+    least = least_workers(spec)
+    settings = preset.cluster
+    body: dict[str, Any] = {
+        "schedulerName": "volcano",
+        "queue": spec.queue,
+        "minAvailable": least,
+        "maxRetry": settings.attempts,
+        "ttlSecondsAfterFinished": site.keep_seconds,
+        "plugins": {"env": [], "svc": list(_SERVICE_FLAGS)},
+        "policies": _make_policies(elastic=is_elastic(spec)),
+        "tasks": [_make_task(spec, attempt, preset=preset, site=site, labels=labels)],
+    }
+    if is_elastic(spec) or settings.min_success is not None:
+        # else a worker that found no place would run the job again once the others are through
+        body["minSuccess"] = min(settings.min_success or 1, spec.workers)
+    if settings.priority_class:
+        body["priorityClassName"] = settings.priority_class
+    if settings.topology is not None:
+        topology = settings.topology
+        body["networkTopology"] = {"mode": topology.mode, "highestTierAllowed": topology.highest_tier}
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace_of(site.namespace, attempt.owner)}
+    metadata |= {"labels": labels, "annotations": _make_notes(spec, attempt, preset=preset)}
+    return {"apiVersion": API, "kind": "Job", "metadata": metadata, "spec": body}
+
+
+def make_secret(job: dict[str, Any], spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str, Any]:
+    """What the pods of `job`, as the API server gave it back, read: the agent's request with its token.
+
+    It is the job's, and goes with it.
+    """
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    request = json.dumps(make_request(spec, attempt, preset=preset)).encode()
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "immutable": True,
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": make_labels(attempt),
+            "ownerReferences": [make_reference(job)],
+        },
+        "data": {"agent.json": base64.b64encode(request).decode()},
+    }
+
+
+def make_request(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str, Any]:
+    """The content of agent.json, the same for every node; which one it is, a pod knows by itself."""
+    name = attempt.attempt_id
+    return {
+        "attempt_id": name,
+        "run_id": attempt.run_id,
+        "promotion_id": attempt.promotion_id,
+        "attempt": attempt.attempt,
+        "launcher_url": attempt.launcher_url,
+        "token": attempt.token,
+        "cache": DATA,
+        "checkpoints": f"{CHECKPOINTS}/{attempt.run_id}",
+        "nodes": spec.workers,
+        "min_nodes": least_workers(spec),
+        "nproc": ranks_per_worker(spec, leased=False),
+        "master": f"{name}-{TASK}-0.{name}",
+        "master_port": MASTER_PORT,
+        "grace_seconds": max(5, preset.cluster.grace_seconds - _SHIPPING_SECONDS),
+        "spec": {**to_dict(spec), "python": interpreter(spec, preset.cluster)},
+    }
+
+
+def make_runtime(content: bytes, *, name: str, namespace: str) -> dict[str, Any]:
+    """The ConfigMap with what starts every job: never changed, named by its content."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "immutable": True,
+        "metadata": {"name": name, "namespace": namespace, "labels": {MANAGED_BY: OURS}},
+        "binaryData": {"runtime.pyz": base64.b64encode(content).decode()},
+    }
+
+
+def make_labels(attempt: Attempt) -> dict[str, str]:
+    """By which our objects are found, and a run's among them."""
+    return {
+        MANAGED_BY: OURS,
+        RUN_LABEL: label_value(attempt.run_id),
+        OWNER_LABEL: owner_hash(attempt.owner),
+    }
+
+
+def make_reference(job: dict[str, Any]) -> dict[str, Any]:
+    """That something belongs to the job and goes with it."""
+    identity = {"name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+    return {"apiVersion": API, "kind": "Job", **identity, "controller": True, "blockOwnerDeletion": False}
+
+
+def least_workers(spec: JobSpec) -> int:
+    """With how many workers the gang starts and goes on."""
+    return spec.workers if spec.min_workers is None else max(1, min(spec.min_workers, spec.workers))
+
+
+def _make_task(
+    spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site, labels: dict[str, str]
+) -> dict[str, Any]:
+    name = attempt.attempt_id
+    task = {
+        "name": TASK,
+        "replicas": spec.workers,
+        "minAvailable": least_workers(spec),
+        "maxRetry": preset.cluster.attempts,
+        "template": make_template(
+            spec, name=name, owner=attempt.owner, preset=preset, site=site, labels=labels
+        ),
+    }
+    if preset.cluster.policies:
+        task["policies"] = [dict(policy) for policy in preset.cluster.policies]
+    return task
+
+
+def _make_policies(*, elastic: bool) -> list[dict[str, Any]]:
+    """First match wins: a fault of the user's ends the job, any other loss starts the gang (or one worker) again."""
+    again = "RestartPod" if elastic else "RestartJob"
+    return [
+        {"exitCode": USER_ERROR, "action": "TerminateJob"},
+        {"events": ["PodFailed", "PodEvicted"], "action": again},
+    ]
+
+
+def _make_notes(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str, str]:
+    """Annotations: whose it is and what, for people with kubectl and for a launcher that finds it again."""
+    notes = {
+        "promotion": attempt.promotion_id,
+        "attempt": attempt.attempt_id,
+        "owner": attempt.owner,
+        "name": spec.name,
+        "preset": preset.name,
+    }
+    if preset.cluster.max_hours is not None:
+        notes["max-seconds"] = str(round(preset.cluster.max_hours * 3600))
+    return {NOTE + key: note(value) for key, value in notes.items()}

@@ -1,0 +1,54 @@
+"""What a user should know before a submit: what defeats its purpose, what is missing, what would keep it waiting. Pure."""
+
+from __future__ import annotations
+
+from slicelift.models import JobSpec
+from slicelift_profiles.presets import Preset
+
+from slicelift_hub.launcher.backends.volcano.sites import Site
+from slicelift_hub.launcher.backends.volcano.waiting import Why
+from slicelift_hub.launcher.backends.volcano.worker import is_elastic, job_image, restarts_in_place
+
+# of the presets, the one that starts a gang again as a whole
+_WHOLE = "torchrun"
+
+
+def make_notes(spec: JobSpec, *, preset: Preset, site: Site, wait: Why | None) -> list[str]:
+    """Sentences, the most telling first."""
+    notes = [f"It would wait: {wait.message}"] if wait is not None else []
+    return [*notes, *_doubts(spec, preset), *_missing(spec, site), *_image(spec, preset, site)]
+
+
+def _doubts(spec: JobSpec, preset: Preset) -> list[str]:
+    """Where the preset's own choices defeat its purpose."""
+    doubts = []
+    if restarts_in_place(preset) and spec.workers > 1:
+        doubts.append(
+            f"The preset {preset.name} restarts a failed worker inside its pod (restartPolicy "
+            f"{preset.cluster.restart_policy}): the pod never counts as failed, so its RestartJob never fires, and the "
+            f"other workers wait for a peer that cannot join them again. --preset {_WHOLE} starts the whole gang again."
+        )
+    if is_elastic(spec):
+        doubts.append(
+            f"The gang starts as soon as {spec.min_workers} of its {spec.workers} workers have a place; batch size and "
+            "steps must not depend on the number of workers."
+        )
+    return doubts
+
+
+def _missing(spec: JobSpec, site: Site) -> list[str]:
+    notes = []
+    if not site.checkpoints_claim:
+        notes.append(
+            "Checkpoints are kept in the pods alone (no c.Volcano.checkpoints_claim): a restart begins anew."
+        )
+    if spec.data and not site.data_claim:
+        notes.append("Every worker fetches the data for itself (no c.Volcano.data_claim).")
+    return notes
+
+
+def _image(spec: JobSpec, preset: Preset, site: Site) -> list[str]:
+    image = job_image(spec, preset.cluster, site)
+    if "@sha256:" in image:
+        return []
+    return [f"The image {image} is named by a tag: a retry may run another one than the first attempt did."]

@@ -1,0 +1,27 @@
+"""What an admin has decided for all jobs of a cluster, as the renderers need it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """`namespace` may hold `{owner}`. Claims are names of PersistentVolumeClaims in it, "" for none.
+
+    `volumes` and `mounts` go into every pod as they are; `uid` None leaves the user to the image; `runtime` is the
+    ConfigMap with what starts a job, and `interface` the network interface that ranks talk on.
+    """
+
+    namespace: str = "slicelift"
+    image: str = ""
+    checkpoints_claim: str = ""
+    data_claim: str = ""
+    uid: int | None = 1000
+    volumes: tuple[Mapping[str, Any], ...] = ()
+    mounts: tuple[Mapping[str, Any], ...] = ()
+    interface: str = "eth0"
+    keep_seconds: int = 604_800
+    runtime: str = "slicelift-runtime"

@@ -1,0 +1,200 @@
+"""From a Volcano Job with its pods to our status. Pure.
+
+A gang is WAITING until every worker that it needs has a node, then STARTING; that it is RUNNING its agents say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from slicelift.models import Failure, JobStatus, Status
+
+from slicelift_hub.launcher.backends.volcano.amounts import is_device, phrase, plus
+from slicelift_hub.launcher.backends.volcano.manifest import USER_ERROR
+from slicelift_hub.launcher.backends.volcano.picture import Object, Picture, containers, event_time
+from slicelift_hub.launcher.backends.volcano.places import pod_trouble
+from slicelift_hub.launcher.backends.volcano.quotas import held_by_node, is_ready
+from slicelift_hub.launcher.backends.volcano.waiting import explain, is_refusal, read_refusal
+
+OVER = ("Completed", "Failed", "Terminated", "Aborted")
+# ends of a whole pod, of which no agent lives to tell
+_KUBELETS = {"OOMKilled", "Evicted", "StartError", "ContainerCannotRun", "DeadlineExceeded", "NodeShutdown"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failed:
+    """A failed pod: the exit code of our container, what else is known, whether the node ended it."""
+
+    pod: str
+    code: int
+    words: str
+    killed: bool
+
+
+def fold(picture: Picture) -> JobStatus:
+    """Where the job stands. An unknown phase is UNKNOWN with Volcano's raw word kept."""
+    phase = raw_phase(picture.job)
+    if phase in OVER:
+        return _ended(picture, phase)
+    if phase in ("Aborting", "Terminating", "Completing", "Restarting"):
+        return _make(picture, Status.STARTING, phase=phase)
+    if phase not in ("Pending", "Running"):
+        message = f"Volcano gives the job the phase {phase}, which this launcher does not know."
+        return _make(picture, Status.UNKNOWN, phase=phase, reason="unknown-phase", message=message)
+    if picture.placed < picture.least:
+        return _waits(picture, phase)
+    return _placed(picture, phase)
+
+
+def raw_phase(job: Object) -> str:
+    """Volcano's own word; a job that its controller has not seen yet is Pending."""
+    return str((job.get("status", {}).get("state") or {}).get("phase") or "Pending")
+
+
+def restarts(job: Object) -> int:
+    """How often the whole gang was started again. Volcano also counts the failure for which it gives up.
+
+    In an elastic gang single workers are replaced, and the gang goes on.
+    """
+    spec = job["spec"]
+    if int(spec["minAvailable"]) < sum(int(task["replicas"]) for task in spec["tasks"]):
+        return 0
+    counted = int(job.get("status", {}).get("retryCount") or 0)
+    return max(0, min(counted, int(spec["maxRetry"]) - 1))
+
+
+def lost_pods(picture: Picture) -> list[tuple[Object, Object | None]]:
+    """Pods whose node does not answer, with that node; None for one that the cluster has no more."""
+    nodes = {str(node["metadata"]["name"]): node for node in picture.nodes}
+    found = []
+    for pod in picture.pods:
+        name = pod.get("spec", {}).get("nodeName")
+        over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if name and nodes and not over and (name not in nodes or not is_ready(nodes[name])):
+            found.append((pod, nodes.get(name)))
+    return found
+
+
+def held_words(pods: list[Object]) -> str:
+    """What these pods still count as using: `8 GPUs`."""
+    total = plus({}, *held_by_node(pods).values())
+    return ", ".join(
+        phrase(name, value) for name, value in sorted(total.items()) if value and is_device(name)
+    )
+
+
+def _waits(picture: Picture, phase: str) -> JobStatus:
+    why = explain(picture)
+    found = _make(picture, Status.WAITING, phase=phase, reason=why.reason, message=why.message)
+    return JobStatus(**{**vars(found), "position": why.position})
+
+
+def _placed(picture: Picture, phase: str) -> JobStatus:
+    lost = lost_pods(picture)
+    if lost:
+        names = sorted({str(pod["spec"]["nodeName"]) for pod, _ in lost})
+        held = held_words([pod for pod, _ in lost])
+        counted = f"; {held} there still count as used" if held else ""
+        message = f"Node {', '.join(names)} does not answer, with {len(lost)} of {picture.replicas} workers on it{counted}."
+        status = Status.RUNNING if phase == "Running" else Status.STARTING
+        return _make(picture, status, phase=phase, reason="node-lost", message=message)
+    trouble = pod_trouble(picture)
+    if trouble is not None:
+        return _make(picture, Status.STARTING, phase=phase, reason=trouble.reason, message=trouble.message)
+    return _make(picture, Status.STARTING, phase=phase)
+
+
+def _ended(picture: Picture, phase: str) -> JobStatus:
+    if phase == "Completed":
+        return _make(picture, Status.FINISHED, phase=phase, exit_code=0)
+    if phase == "Aborted":
+        return _make(
+            picture, Status.KILLED, phase=phase, reason="aborted", message="It was aborted in the cluster."
+        )
+    worst = next(_failed(picture), None)
+    if worst is None:
+        return _never_ran(picture, phase)
+    told = f"{worst.pod} ended with exit code {worst.code}{worst.words}"
+    if worst.code == USER_ERROR:
+        message = f"{told}: starting it again would not help."
+        return _make(
+            picture, Status.FAILED, phase=phase, reason="user-error", message=message, exit_code=USER_ERROR
+        )
+    times = int(picture.job["spec"]["maxRetry"])
+    tail = f" and was started {times} times in all" if times > 1 and phase == "Failed" else ""
+    found = _make(
+        picture,
+        Status.FAILED,
+        phase=phase,
+        reason="worker-failed",
+        message=f"{told}{tail}.",
+        exit_code=worst.code,
+    )
+    # what agents tell of a failure says more, where they could tell
+    return (
+        replace(found, failure=Failure(message=f"{told}.", exit_code=worst.code)) if worst.killed else found
+    )
+
+
+def _never_ran(picture: Picture, phase: str) -> JobStatus:
+    """Ended without a failed pod: Volcano gave up making them, or somebody ended it."""
+    refusals = sorted(filter(is_refusal, picture.events), key=event_time)
+    if refusals:
+        why = read_refusal(refusals[-1])
+        return _make(picture, Status.FAILED, phase=phase, reason=why.reason, message=why.message)
+    message = f"Volcano ended the job as {phase}, and no pod of it says why."
+    return _make(picture, Status.FAILED, phase=phase, reason=phase.lower(), message=message)
+
+
+def _failed(picture: Picture) -> Iterator[_Failed]:
+    """Failed pods, a user's error first."""
+    rows = []
+    for pod in picture.pods:
+        status = pod.get("status", {})
+        if status.get("phase") == "Failed":
+            states = ((each.get("state") or {}).get("terminated") for each in containers(pod))
+            ended: Object = next(filter(None, states), {})
+            killed = bool({str(status.get("reason")), str(ended.get("reason"))} & _KUBELETS)
+            row = _Failed(
+                pod=str(pod["metadata"]["name"]),
+                code=int(ended.get("exitCode") or 1),
+                words=_words(status, ended),
+                killed=killed,
+            )
+            rows.append(row)
+    return iter(sorted(rows, key=lambda row: (row.code != USER_ERROR, row.pod)))
+
+
+def _words(pod: Object, ended: Object) -> str:
+    """What the kubelet says of an end, and what our agent has left as its last word."""
+    told = str(ended.get("message") or "")
+    try:
+        word = json.loads(told)
+        told = str(word.get("message") or word.get("reason") or "")
+    except (ValueError, AttributeError):
+        # of a program that is not ours
+        pass
+    words = [str(pod.get("reason") or ""), str(ended.get("reason") or ""), told]
+    kept = ": ".join(word.strip()[:300] for word in words if word.strip() and word != "Error")
+    return f" ({kept})" if kept else ""
+
+
+def _make(
+    picture: Picture,
+    status: Status,
+    *,
+    phase: str,
+    reason: str = "",
+    message: str = "",
+    exit_code: int | None = None,
+) -> JobStatus:
+    return JobStatus(
+        status=status,
+        phase=phase,
+        reason=reason,
+        message=message,
+        exit_code=exit_code,
+        restarts=restarts(picture.job),
+    )

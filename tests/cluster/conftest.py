@@ -1,0 +1,103 @@
+"""One cluster for the whole run, a namespace and a queue per test, and what the cluster said beside a failed test.
+
+`cluster` is the bed: a new one, or the one that runs in the folder SLICELIFT_CLUSTER names. SLICELIFT_CLUSTER=external
+takes the cluster of KUBECONFIG instead; tests of the bed itself are then left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bed import cluster as bed_cluster
+from bed import kit
+from bed.cluster import Cluster
+from bed.kit import Api
+
+EXTERNAL = "external"
+ROOT = Path(__file__).resolve().parents[2]
+# before the tests' empty home takes the place of the real one
+ADMIN = Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On somebody's own cluster nobody kills an API server."""
+    if os.environ.get("SLICELIFT_CLUSTER") != EXTERNAL:
+        return
+    own = [item for item in items if "bed" in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=own)
+    items[:] = [item for item in items if item not in own]
+
+
+@pytest.fixture(scope="session")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The bed, for what can only be done to one's own cluster: its programs, its node, its devices."""
+    running = os.environ.get("SLICELIFT_CLUSTER", "")
+    if running:
+        yield bed_cluster.attach(Path(running))
+        return
+    mine = bed_cluster.up(tmp_path_factory.mktemp("bed"), owner=os.getpid())
+    yield mine
+    mine.down()
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(request: pytest.FixtureRequest) -> Path:
+    """The admin's."""
+    if os.environ.get("SLICELIFT_CLUSTER") == EXTERNAL:
+        return ADMIN
+    own: Cluster = request.getfixturevalue("bed")
+    return own.kubeconfig
+
+
+@pytest.fixture(scope="session")
+def api(kubeconfig: Path) -> Iterator[Api]:
+    """Clients of the admin."""
+    clients = kit.connect(kubeconfig)
+    yield clients
+    clients.raw.close()
+
+
+@pytest.fixture(scope="session")
+def image(request: pytest.FixtureRequest) -> str:
+    """An image with this Python's environment, without Slicelift's code, as a training image is."""
+    if os.environ.get("SLICELIFT_CLUSTER") == EXTERNAL:
+        return os.environ["SLICELIFT_CLUSTER_IMAGE"]
+    own: Cluster = request.getfixturevalue("bed")
+    return own.environment_image().name
+
+
+@pytest.fixture(scope="session")
+def session_image(request: pytest.FixtureRequest) -> str:
+    """The same with Slicelift, as a session's image is."""
+    if os.environ.get("SLICELIFT_CLUSTER") == EXTERNAL:
+        return os.environ["SLICELIFT_CLUSTER_SESSION_IMAGE"]
+    own: Cluster = request.getfixturevalue("bed")
+    return own.environment_image(project=ROOT).name
+
+
+@pytest.fixture
+def queue(api: Api) -> Iterator[str]:
+    """A queue that may use all slices and GPUs there are."""
+    with kit.queue(api) as name:
+        yield name
+
+
+@pytest.fixture
+def namespace(api: Api, queue: str) -> Iterator[str]:
+    """An empty namespace; its Jobs and pods are gone before the queue is."""
+    with kit.namespace(api) as name:
+        yield name
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Events, Jobs and pod logs of the test's namespace beside a failure."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]  # pluggy's Result
+    arguments = getattr(item, "funcargs", {})
+    if report.when == "call" and report.failed and {"api", "namespace"} <= arguments.keys():
+        for title, text in kit.told(arguments["api"], arguments["namespace"]).items():
+            report.sections.append((title, text))

@@ -1,0 +1,312 @@
+"""The launcher's rights in the cluster: all that its code calls, and nothing besides. Asked of the API server itself."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from bed import kit
+from bed.kit import Api
+from kubernetes import client
+from kubernetes.client import ApiException
+from slicelift.backends.base import Attempt
+from slicelift.models import JobSpec, Status
+from slicelift_hub.launcher.backends.volcano import ending
+from slicelift_hub.launcher.backends.volcano.backend import Volcano
+from slicelift_hub.launcher.backends.volcano.client import Client
+from slicelift_hub.launcher.backends.volcano.names import parse_handle
+from traitlets.config import Config
+
+RBAC = Path(__file__).resolve().parents[2] / "hub" / "deploy" / "rbac"
+BATCH, SCHEDULING, CORE = "batch.volcano.sh", "scheduling.volcano.sh", ""
+
+# (API group, resource, verb)
+Right = tuple[str, str, str]
+OF_THE_CLUSTER: set[Right] = {
+    (SCHEDULING, "queues", "list"),
+    (SCHEDULING, "queues", "watch"),
+    *((CORE, "nodes", verb) for verb in ("get", "list", "watch")),
+}
+OF_A_NAMESPACE: set[Right] = {
+    *((BATCH, "jobs", verb) for verb in ("create", "get", "list", "watch", "delete")),
+    *((SCHEDULING, "podgroups", verb) for verb in ("list", "watch", "delete")),
+    *((CORE, "pods", verb) for verb in ("list", "watch", "delete")),
+    *((CORE, "events", verb) for verb in ("list", "watch")),
+    (CORE, "secrets", "create"),
+    *((CORE, "configmaps", verb) for verb in ("create", "list", "delete")),
+    (CORE, "persistentvolumeclaims", "get"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """A service account with the rights of hub/deploy/rbac, as the launcher has it."""
+
+    api: Api
+    kubeconfig: Path
+    home: str
+    jobs: str
+
+
+@pytest.fixture
+def home(api: Api) -> Iterator[str]:
+    """The launcher's own namespace, in which no jobs run."""
+    with kit.namespace(api) as name:
+        yield name
+
+
+@pytest.fixture
+def launcher(api: Api, namespace: str, home: str, tmp_path: Path) -> Iterator[Launcher]:
+    """The manifests as they are, but for names: tests may run beside a real installation."""
+    suffix = secrets.token_hex(3)
+    bodies = [
+        _renamed(body, home=home, suffix=suffix)
+        for file in ("launcher.yaml", "jobs-namespace.yaml")
+        for body in yaml.safe_load_all((RBAC / file).read_text())
+    ]
+    made = [undo for body in bodies if (undo := _create(api, body, namespace))]
+    path = _kubeconfig(
+        api, tmp_path / "launcher.kubeconfig", account=f"slicelift-launcher-{suffix}", namespace=home
+    )
+    clients = kit.connect(path)
+    yield Launcher(api=clients, kubeconfig=path, home=home, jobs=namespace)
+    clients.raw.close()
+    for undo in reversed(made):
+        undo()
+
+
+def test_the_rights_are_those_listed_here_and_no_more(api: Api, launcher: Launcher, tmp_path: Path) -> None:
+    nobody = kit.connect(_kubeconfig(api, tmp_path / "nobody", account="default", namespace=launcher.home))
+    anyone = _rights(nobody, launcher.jobs)
+    assert _rights(launcher.api, launcher.jobs) - anyone == OF_THE_CLUSTER | OF_A_NAMESPACE
+    for elsewhere in (launcher.home, "kube-system", "default"):
+        assert _rights(launcher.api, elsewhere) - anyone == OF_THE_CLUSTER
+    # who has no account of the launcher's can only ask what they may do
+    assert {resource for _, resource, _ in anyone} <= {
+        "selfsubjectaccessreviews",
+        "selfsubjectrulesreviews",
+        "selfsubjectreviews",
+        "clustertrustbundles",
+    }
+    nobody.raw.close()
+
+
+def test_what_the_code_calls_is_what_is_granted(
+    api: Api, launcher: Launcher, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The life of a job by the launcher's own account, with every call noted: none is refused, no right is idle."""
+    calls = _noted(monkeypatch)
+    monkeypatch.setattr(ending, "_age", lambda _: 1e9)
+    backend = Volcano(
+        config=Config(
+            Volcano={
+                "kubeconfig": str(launcher.kubeconfig),
+                "namespace": launcher.jobs,
+                "image": "registry.example/none@sha256:" + "0" * 64,
+                "checkpoints_claim": "not-there",
+            }
+        )
+    )
+    spec, attempt = _make_spec(queue), _make_attempt()
+    backend.plan(spec, attempt)
+    handle = backend.submit(spec, attempt)
+    assert backend.submit(spec, attempt) == handle
+    kit.wait_for("the pods", lambda: api.core.list_namespaced_pod(launcher.jobs).items)
+    kit.wait_for("the claim's name in the reason", lambda: "not-there" in backend.status(handle).message)
+    assert backend.status(handle).status == Status.WAITING
+    backend.capacity()
+    _leave_orphans(api, launcher.jobs)
+    kit.wait_for("the orphans", lambda: len(backend.sweep()) == 2)
+    assert backend.cancel(handle, reason="test", grace_seconds=1).gone
+    assert backend.discard(handle)
+    # asked only when a node does not answer, which a test of rights need not cause
+    ending._answers(Client(kubeconfig=str(launcher.kubeconfig)), "no-such-node")
+    backend.close()
+    assert parse_handle(handle) == (launcher.jobs, attempt.attempt_id)
+    assert calls == OF_THE_CLUSTER | OF_A_NAMESPACE
+
+
+def test_everything_else_is_denied_by_the_server(api: Api, launcher: Launcher) -> None:
+    """Some of what an attacker with the launcher's token would try."""
+    core, custom = launcher.api.core, launcher.api.custom
+    rights = client.RbacAuthorizationV1Api(launcher.api.raw)
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    job = {"apiVersion": f"{BATCH}/v1alpha1", "kind": "Job", "metadata": {"name": "j"}, "spec": {}}
+    here, home = launcher.jobs, launcher.home
+    secret = {"metadata": {"name": "s"}, "stringData": {"a": "b"}}
+    core.create_namespaced_secret(here, secret)
+    tries: list[Callable[[], Any]] = [
+        lambda: core.read_namespaced_secret("s", here),
+        lambda: core.list_namespaced_secret(here),
+        lambda: core.delete_namespaced_secret("s", here),
+        lambda: core.create_namespaced_secret(home, secret),
+        lambda: core.create_namespaced_pod(here, pod),
+        lambda: core.read_namespaced_pod("p", here),
+        lambda: core.list_pod_for_all_namespaces(),
+        lambda: core.connect_get_namespaced_pod_exec("p", here, command="id"),
+        lambda: core.read_namespaced_pod_log("p", here),
+        lambda: core.list_namespaced_pod(home),
+        lambda: core.list_namespace(),
+        lambda: core.create_namespaced_service_account_token("default", here, {"spec": {}}),
+        lambda: core.patch_node("n", {}),
+        lambda: core.delete_node("n"),
+        lambda: custom.create_namespaced_custom_object(BATCH, "v1alpha1", home, "jobs", job),
+        lambda: custom.patch_namespaced_custom_object(BATCH, "v1alpha1", here, "jobs", "j", {}),
+        lambda: custom.list_cluster_custom_object(BATCH, "v1alpha1", "jobs"),
+        lambda: custom.patch_cluster_custom_object(SCHEDULING, "v1beta1", "queues", "default", {}),
+        lambda: custom.delete_cluster_custom_object(SCHEDULING, "v1beta1", "queues", "default"),
+        lambda: rights.create_cluster_role_binding({"metadata": {"name": "x"}, "roleRef": {}}),
+        lambda: rights.list_namespaced_role_binding(here),
+    ]
+    for number, attempt in enumerate(tries):
+        with pytest.raises(ApiException) as refusal:
+            attempt()
+        assert refusal.value.status == 403, f"try {number}: {refusal.value.status} {refusal.value.reason}"
+    api.core.delete_namespaced_secret("s", here)
+
+
+def test_what_users_start_has_no_token_of_the_cluster(api: Api, launcher: Launcher, tmp_path: Path) -> None:
+    """Also a pod whose author forgot to say so; and a token of its account opens nothing."""
+    spec = {"containers": [{"name": "c", "image": "registry.example/none:1"}], "schedulerName": "nobody"}
+    made = api.core.create_namespaced_pod(launcher.jobs, {"metadata": {"name": "forgetful"}, "spec": spec})
+    assert not made.spec.volumes
+    path = _kubeconfig(api, tmp_path / "user", account="default", namespace=launcher.jobs)
+    user = kit.connect(path)
+    for attempt in (
+        lambda: user.core.list_namespaced_pod(launcher.jobs),
+        lambda: user.core.list_namespaced_secret(launcher.jobs),
+        lambda: user.custom.list_namespaced_custom_object(BATCH, "v1alpha1", launcher.jobs, "jobs"),
+        lambda: user.core.list_node(),
+    ):
+        with pytest.raises(ApiException) as refusal:
+            attempt()
+        assert refusal.value.status == 403
+    user.raw.close()
+
+
+def _renamed(body: Any, *, home: str, suffix: str) -> Any:
+    """A manifest with its own names made unique and the launcher's namespace replaced."""
+    if isinstance(body, dict):
+        return {key: _renamed(value, home=home, suffix=suffix) for key, value in body.items()}
+    if isinstance(body, list):
+        return [_renamed(item, home=home, suffix=suffix) for item in body]
+    if isinstance(body, str) and body.startswith("slicelift-launcher"):
+        return f"{body}-{suffix}"
+    return home if body == "slicelift" else body
+
+
+def _create(api: Api, body: dict[str, Any], namespace: str) -> Callable[[], Any] | None:
+    """What `kubectl apply` does; how to take it back, for what no namespace takes with it."""
+    rights = client.RbacAuthorizationV1Api(api.raw)
+    name, here = body["metadata"]["name"], body["metadata"].get("namespace", namespace)
+    if body["kind"] == "ClusterRole":
+        rights.create_cluster_role(body)
+        return lambda: rights.delete_cluster_role(name)
+    if body["kind"] == "ClusterRoleBinding":
+        rights.create_cluster_role_binding(body)
+        return lambda: rights.delete_cluster_role_binding(name)
+    if body["kind"] == "RoleBinding":
+        rights.create_namespaced_role_binding(here, body)
+    elif name == "default":
+        api.core.patch_namespaced_service_account(name, here, body)
+    else:
+        api.core.create_namespaced_service_account(here, body)
+    return None
+
+
+def _kubeconfig(api: Api, path: Path, *, account: str, namespace: str) -> Path:
+    """A kubeconfig of a service account, with a token of an hour."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    made = api.core.create_namespaced_service_account_token(account, namespace, request)
+    settings = api.raw.configuration
+    cluster = {"server": settings.host, "certificate-authority": str(settings.ssl_ca_cert)}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": made.status.token}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path.write_text(yaml.safe_dump(body))
+    return path
+
+
+def _rights(api: Api, namespace: str) -> set[Right]:
+    """What this account may do in a namespace, by the API server's own word."""
+    reviews = client.AuthorizationV1Api(api.raw)
+    made = reviews.create_self_subject_rules_review({"spec": {"namespace": namespace}})
+    return {
+        (group, resource, verb)
+        for rule in made.status.resource_rules
+        for group in rule.api_groups or ()
+        for resource in rule.resources or ()
+        for verb in rule.verbs
+    }
+
+
+def _noted(monkeypatch: pytest.MonkeyPatch) -> set[Right]:
+    """A set that gets the right which each call of the launcher's client needs."""
+    calls: set[Right] = set()
+    send = Client._send
+
+    def noting(self: Client, method: str, path: str, **words: Any) -> Any:
+        calls.add(_right(method, path, words.get("query") or {}))
+        return send(self, method, path, **words)
+
+    monkeypatch.setattr(Client, "_send", noting)
+    return calls
+
+
+def _right(method: str, path: str, query: Any) -> Right:
+    parts = path.strip("/").split("/")
+    group = "" if parts[0] == "api" else parts[1]
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    rest = rest[2:] if rest[0] == "namespaces" else rest
+    if method != "GET":
+        return (group, rest[0], {"POST": "create", "DELETE": "delete"}.get(method, method))
+    return (group, rest[0], "watch" if "watch" in query else "get" if len(rest) > 1 else "list")
+
+
+def _leave_orphans(api: Api, namespace: str) -> None:
+    """What an earlier launcher may have left: a runtime of another version, a PodGroup whose job is gone."""
+    labels = {"app.kubernetes.io/managed-by": "slicelift"}
+    api.core.create_namespaced_config_map(
+        namespace, {"metadata": {"name": "slicelift-runtime-old", "labels": labels}}
+    )
+    # owned by something that is there, or Kubernetes would collect it by itself
+    jobs = client.BatchV1Api(api.raw)
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "registry.example/none:1"}]}
+    body = {"metadata": {"name": "gone"}, "spec": {"suspend": True, "template": {"spec": pod}}}
+    owner = jobs.create_namespaced_job(namespace, body)
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "gone", "uid": owner.metadata.uid}
+    group = {
+        "apiVersion": f"{SCHEDULING}/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "gone-group", "labels": labels, "ownerReferences": [reference]},
+        "spec": {"minMember": 1},
+    }
+    api.custom.create_namespaced_custom_object(SCHEDULING, "v1beta1", namespace, "podgroups", group)
+
+
+def _make_spec(queue: str) -> JobSpec:
+    words = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": "/usr/bin/python3"}
+    return JobSpec(name="rights", snapshot_id="0" * 64, queue=queue, workers=2, **words)
+
+
+def _make_attempt() -> Attempt:
+    run_id = f"r-{secrets.token_hex(6)}"
+    return Attempt(
+        attempt_id=f"{run_id}-1",
+        run_id=run_id,
+        promotion_id="p-" + "a" * 20,
+        attempt=1,
+        launcher_url="http://launcher.example:8765",
+        token="a-" + "0" * 64,
+        owner="ann",
+    )

@@ -1,0 +1,281 @@
+"""Why a job waits, each row caused for real: the sentence names what is missing, and by how much."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from bed import kit
+from bed.cluster import Cluster
+from bed.kit import Api
+from kubernetes import client
+from slicelift.models import Status
+
+GPU = "nvidia.com/gpu"
+
+
+def test_a_full_queue_its_turn_and_the_latest_start(make_bench: Callable[..., Any], nodes: Any) -> None:
+    bench = make_bench(share={GPU: "3"})
+    nodes(1)
+    first = bench.submit(preset="limited")
+    bench.wait_phase(first, "Running")
+    handle = bench.submit()
+    found = bench.wait_reason(handle, "quota-full")
+    assert found.status == Status.WAITING
+    assert found.position == 1
+    assert found.message.startswith(
+        f"Queue {bench.queue} is full: the gang of 2 needs 2 GPUs, 1 of its 3 GPUs is free, 1 too few; "
+        "it starts in at most about 60 min"
+    )
+    behind = bench.submit(gpus_per_worker=1)
+    found = bench.wait(behind, lambda found: found.position == 2)
+    assert "1 job is ahead of it" in found.message
+    # the first ends: the second gets its place, the third moves up
+    bench.end_pods(first)
+    bench.wait_phase(handle, "Running")
+    bench.wait(behind, lambda found: found.position == 1)
+
+
+def test_a_quota_that_is_too_small_for_ever(make_bench: Callable[..., Any], nodes: Any) -> None:
+    bench = make_bench(share={GPU: "1"})
+    nodes(1)
+    found = bench.wait_reason(bench.submit(), "quota-too-small")
+    assert found.message == (
+        f"The gang of 2 needs 2 GPUs, and queue {bench.queue} never gives more than 1 GPU: it cannot start there."
+    )
+
+
+def test_a_queue_above_is_full(make_bench: Callable[..., Any], api: Api, nodes: Any) -> None:
+    nodes(1)
+    share = {GPU: "2"}
+    with (
+        _queue(api, "dept", capability=share) as parent,
+        _queue(api, "one", parent=parent, capability=share) as one,
+        _queue(api, "two", parent=parent, capability=share) as two,
+    ):
+        first, second = make_bench(queue=one), make_bench(queue=two)
+        first.wait_phase(first.submit(workers=1), "Running")
+        found = second.wait_reason(second.submit(), "quota-full")
+        assert found.message == (
+            f"Queue {parent} is full: the gang of 2 needs 2 GPUs, 1 of its 2 GPUs is free, 1 too few."
+        )
+        first.clear()
+
+
+def test_too_few_gpus_are_free(bench: Any, nodes: Any) -> None:
+    nodes(2, gpus=4)
+    bench.wait_phase(bench.submit(gpus_per_worker=3), "Running")
+    found = bench.wait_reason(bench.submit(gpus_per_worker=4), "gpus-short")
+    assert found.message == "Too few GPUs are free: the gang of 2 needs 8, and 2 of 8 GPUs are free."
+
+
+def test_gpus_that_are_free_but_nowhere_together(bench: Any, nodes: Any) -> None:
+    nodes(4, gpus=4)
+    taken = [bench.submit(workers=1, gpus_per_worker=3) for _ in range(4)]
+    for handle in taken:
+        bench.wait_phase(handle, "Running")
+    found = bench.wait_reason(bench.submit(workers=1, gpus_per_worker=4), "gpus-fragmented")
+    assert "are free, but spread over nodes so that not 1 worker find 4 on one node each" in found.message
+
+
+def test_a_worker_that_no_node_can_hold_and_a_gang_that_no_cluster_can(bench: Any, nodes: Any) -> None:
+    nodes(1, gpus=8)
+    found = bench.wait_reason(bench.submit(gpus_per_worker=100), "node-too-small")
+    assert found.message.startswith("No node can hold a worker with 100 GPUs: the largest has ")
+    found = bench.wait_reason(bench.submit(workers=100, gpus_per_worker=8), "gpus-too-many")
+    assert found.message.startswith("The gang of 100 needs 800 GPUs, and the nodes open to it have ")
+
+
+def test_nodes_that_are_closed_to_it(bench: Any, nodes: Any) -> None:
+    nodes(2)
+    found = bench.wait_reason(bench.submit(preset="untolerated"), "nodes-closed")
+    assert "taint" in found.message
+
+
+def test_a_queue_is_closed_while_the_job_waits_in_it(bench: Any, api: Api) -> None:
+    handle = bench.submit(gpus_per_worker=100)
+    bench.wait(handle, lambda found: found.status == Status.WAITING)
+    _command(api, bench.queue, "CloseQueue")
+    found = bench.wait_reason(handle, "queue-closed")
+    assert found.message.startswith(f"Queue {bench.queue} is clos")
+    _command(api, bench.queue, "OpenQueue")
+    bench.wait(handle, lambda found: found.reason != "queue-closed")
+
+
+def test_an_image_that_cannot_be_had_holds_its_place(make_bench: Callable[..., Any]) -> None:
+    bench = make_bench()
+    handle = bench.submit(preset="real", gpus_per_worker=0, workers=1, image="registry.invalid/none:1")
+    found = bench.wait_reason(handle, "image", seconds=60)
+    assert found.status == Status.STARTING
+    assert "registry.invalid/none:1 cannot be had on node" in found.message
+
+
+def test_a_claim_that_is_not_there_and_then_is(make_bench: Callable[..., Any], api: Api, nodes: Any) -> None:
+    nodes(1)
+    bench = make_bench(checkpoints_claim="ckpt")
+    handle = bench.submit()
+    found = bench.wait_reason(handle, "claim")
+    assert found.message == "The claim ckpt that the job's pods use does not exist."
+    spec = {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "",
+    }
+    claim = {"metadata": {"name": "ckpt"}, "spec": spec}
+    api.core.create_namespaced_persistent_volume_claim(bench.namespace, claim)
+    found = bench.wait(handle, lambda found: "not bound" in found.message)
+    assert found.reason == "claim"
+    assert found.message.startswith("The claim ckpt is not bound to a volume yet")
+
+
+def test_a_resource_quota_leaves_no_room(bench: Any, api: Api, nodes: Any) -> None:
+    nodes(1)
+    hard = {"metadata": {"name": "small"}, "spec": {"hard": {"limits.cpu": "100m"}}}
+    api.core.create_namespaced_resource_quota(bench.namespace, hard)
+    kit.wait_for(
+        "the quota", lambda: api.core.read_namespaced_resource_quota("small", bench.namespace).status.hard
+    )
+    found = bench.wait_reason(bench.submit(), "resource-quota")
+    assert "small" in found.message
+    assert "limits.cpu=100m" in found.message
+
+
+def test_pods_that_kubernetes_refuses(make_bench: Callable[..., Any], api: Api, nodes: Any) -> None:
+    nodes(1)
+    with kit.namespace(api, labels={"pod-security.kubernetes.io/enforce": "restricted"}) as restricted:
+        here = [{"name": "host", "hostPath": {"path": "/"}}]
+        bench = make_bench(
+            in_namespace=restricted, volumes=here, volume_mounts=[{"name": "host", "mountPath": "/h"}]
+        )
+        found = bench.wait_reason(bench.submit(), "pods-refused")
+        assert "hostPath" in found.message
+
+
+def test_our_pods_are_restricted_by_themselves(make_bench: Callable[..., Any], api: Api, nodes: Any) -> None:
+    nodes(1)
+    with kit.namespace(api, labels={"pod-security.kubernetes.io/enforce": "restricted"}) as restricted:
+        bench = make_bench(in_namespace=restricted)
+        bench.wait_phase(bench.submit(), "Running")
+
+
+def test_a_plugin_that_cannot_do_its_work(bench: Any, api: Api, nodes: Any, no_services: None) -> None:
+    nodes(1)
+    found = bench.wait_reason(bench.submit(), "plugin")
+    assert found.message.startswith("Volcano cannot prepare the job: ")
+    assert "no services here" in found.message
+
+
+def test_no_group_of_nodes_lies_close_enough(bench: Any, nodes: Any) -> None:
+    nodes(2)
+    found = bench.wait_reason(bench.submit(preset="near"), "topology", seconds=60)
+    assert "within tier 1 of the network" in found.message
+
+
+def test_the_webhook_is_down(bench: Any, bed: Cluster, nodes: Any) -> None:
+    nodes(1)
+    spec, attempt = bench.spec(), bench.attempt()
+    bed.stop("volcano-webhook-manager")
+    try:
+        notes = bench.backend.plan(spec, attempt)
+        assert notes[0].startswith(
+            "It would wait: The cluster cannot take jobs: its webhook mutatejob.volcano.sh does not answer"
+        )
+        with pytest.raises(Exception, match="does not answer") as caught:
+            bench.backend.submit(spec, attempt)
+        assert caught.value.code == "webhook-silent"  # type: ignore[attr-defined]
+    finally:
+        bed.start("volcano-webhook-manager")
+    bench.wait_phase(bench.backend.submit(spec, attempt), "Running", seconds=60)
+
+
+def test_the_scheduler_is_down(bench: Any, bed: Cluster, nodes: Any) -> None:
+    nodes(1)
+    bed.stop("volcano-scheduler")
+    try:
+        handle = bench.submit()
+        found = bench.wait_reason(handle, "scheduler-silent", seconds=60)
+        assert found.message.startswith("Volcano's scheduler says nothing of this job")
+    finally:
+        bed.start("volcano-scheduler")
+    bench.wait_phase(handle, "Running")
+
+
+def test_the_controller_is_down(bench: Any, bed: Cluster, nodes: Any) -> None:
+    nodes(1)
+    bed.stop("volcano-controller-manager")
+    try:
+        handle = bench.submit()
+        found = bench.wait_reason(handle, "controller-silent", seconds=60)
+        assert found.message.startswith("Volcano's controller has made nothing of the job")
+    finally:
+        bed.start("volcano-controller-manager")
+    bench.wait_phase(handle, "Running")
+
+
+@pytest.fixture
+def no_services(api: Api, namespace: str) -> Iterator[None]:
+    """The API server refuses every Service of the namespace."""
+    admission = client.AdmissionregistrationV1Api(api.raw)
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]}
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "false", "message": "no services here"}],
+    }
+    admission.create_validating_admission_policy({"metadata": {"name": namespace}, "spec": spec})
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    binding = {"policyName": namespace, "validationActions": ["Deny"], "matchResources": here}
+    admission.create_validating_admission_policy_binding({"metadata": {"name": namespace}, "spec": binding})
+    kit.wait_for("the policy to count", lambda: _is_refused(api, namespace), seconds=20)
+    yield
+    admission.delete_validating_admission_policy_binding(namespace)
+    admission.delete_validating_admission_policy(namespace)
+
+
+def _is_refused(api: Api, namespace: str) -> bool:
+    body = {"metadata": {"generateName": "try-"}, "spec": {"ports": [{"port": 80}]}}
+    try:
+        api.core.create_namespaced_service(namespace, body, dry_run="All")
+    except client.ApiException:
+        return True
+    return False
+
+
+def _command(api: Api, queue: str, action: str) -> None:
+    found = api.custom.get_cluster_custom_object(*kit.SCHEDULING, "queues", queue)
+    target = {
+        "apiVersion": found["apiVersion"],
+        "kind": "Queue",
+        "name": queue,
+        "uid": found["metadata"]["uid"],
+    }
+    body = {"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command", "action": action, "target": target}
+    body["metadata"] = {"generateName": "say-"}
+    api.custom.create_namespaced_custom_object("bus.volcano.sh", "v1alpha1", "default", "commands", body)
+
+
+@contextmanager
+def _queue(api: Api, name: str, *, capability: dict[str, str], parent: str = "") -> Iterator[str]:
+    """A queue with a parent or children."""
+    full = f"{name}-{secrets.token_hex(3)}"
+    spec = {"weight": 1, "reclaimable": False, "capability": capability} | (
+        {"parent": parent} if parent else {}
+    )
+    body = {"apiVersion": "/".join(kit.SCHEDULING), "kind": "Queue", "metadata": {"name": full}, "spec": spec}
+    api.custom.create_cluster_custom_object(*kit.SCHEDULING, "queues", body)
+    kit.wait_for(f"the queue {full}", lambda: kit.queue_state(api, full) == "Open")
+    try:
+        yield full
+    finally:
+        kit.wait_for("the queue to be let go", lambda: _is_deleted(api, full))
+
+
+def _is_deleted(api: Api, queue: str) -> bool:
+    """Volcano lets nobody delete a queue that still has jobs or children."""
+    try:
+        api.custom.delete_cluster_custom_object(*kit.SCHEDULING, "queues", queue)
+    except client.ApiException as refusal:
+        return refusal.status == 404
+    return True

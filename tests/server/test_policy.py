@@ -1,0 +1,267 @@
+"""Rules of a policy file at a real launcher: who is refused what, by which rule, and what ends in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slicelift.errors import Denied, Refused
+from slicelift.models import JobSpec, Status, to_dict
+from slicelift_hub.launcher.policy import Asker, Policy, RulesFile
+from slicelift_profiles import rules
+
+DIGEST = "@sha256:" + "a" * 64
+RULES = """\
+rules:
+  - name: students
+    groups: [course-*]
+    queues: [default, teach-*]
+    presets: [torchrun]
+    slices: ["1g.*"]
+    images: ["registry.example/course/*@sha256:*"]
+    max_workers: 4
+    max_gpus_per_job: 4
+    max_gpus: 6
+    max_jobs: 3
+    wall_seconds: 3600
+  - name: staff
+    groups: [staff]
+    wall_seconds: 90000
+  - name: guests
+    users: [guest-*]
+    max_workers: 1
+"""
+WORDS = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": "python3"}
+
+
+def _spec(**changes: Any) -> JobSpec:
+    return JobSpec(**({"name": "job", "snapshot_id": "0" * 64, **WORDS} | changes))
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Policy:
+    """A cluster's: queues and GPUs are not counted here."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(RULES)
+    hours = {"night": 8 * 3600.0}
+    return Policy(
+        leased=False,
+        rules=RulesFile(path).current,
+        preset_seconds=hours.get,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "line", "allowed"),
+    [
+        ({"queue": "vip"}, "queues", 4, "the queues default, teach-*"),
+        ({"preset": "night"}, "presets", 5, "the presets torchrun"),
+        ({"slice": "7g.80gb"}, "slices", 6, "the slices 1g.*"),
+        ({"image": "registry.example/course/lab:latest"}, "images", 7, "registry.example/course/*@sha256:*"),
+        ({"image": f"registry.example/other{DIGEST}"}, "images", 7, "registry.example/course/*@sha256:*"),
+        ({"workers": 5}, "max_workers", 8, "4 workers a job"),
+        ({"workers": 3, "gpus_per_worker": 2}, "max_gpus_per_job", 9, "4 whole GPUs a job"),
+    ],
+)
+def test_a_refusal_names_rule_file_line_and_what_is_allowed(
+    policy: Policy, changes: dict[str, Any], key: str, line: int, allowed: str
+) -> None:
+    with pytest.raises(Refused) as refusal:
+        policy.check(_spec(**changes), Asker(owner="ann", groups=("course-1",)))
+    found = refusal.value
+    assert f"Rule students (policy.yaml:{line}) allows {allowed}" in found.message
+    assert found.code == f"policy-{key.replace('_', '-')}"
+    assert found.hint
+    assert (found.detail["rule"], found.detail["file"], found.detail["line"]) == (
+        "students",
+        "policy.yaml",
+        line,
+    )
+    # who is under another rule, or under one that does not name it, may
+    assert policy.check(_spec(**changes), Asker(owner="ann", groups=("staff",)))
+
+
+def test_what_a_person_has_at_once_is_counted_over_all_their_jobs(policy: Policy) -> None:
+    one, held = _spec(workers=2, gpus_per_worker=1), []
+    asker = Asker(owner="ann", groups=("course-1",), under_way=lambda: held)
+    policy.check(one, asker)
+    held += [_spec(workers=4, gpus_per_worker=1)]
+    policy.check(one, asker)
+    with pytest.raises(Refused, match=r"6 whole GPUs at once; asked was 4 beside the 4 of 1 jobs"):
+        policy.check(_spec(workers=4, gpus_per_worker=1), asker)
+    # a job on CPUs takes none of them
+    policy.check(_spec(workers=4), asker)
+    held += [_spec(), _spec()]
+    with pytest.raises(Refused, match=r"\(policy.yaml:11\) allows 3 jobs at once"):
+        policy.check(_spec(), asker)
+
+
+def test_whom_no_rule_names_is_denied(policy: Policy) -> None:
+    policy.check(_spec(), Asker(owner="guest-7"))
+    with pytest.raises(Denied) as refusal:
+        policy.check(_spec(), Asker(owner="eve"))
+    assert (refusal.value.code, refusal.value.http_status) == ("no-rule", 403)
+
+
+def test_the_shorter_wall_time_of_rule_and_preset_holds(policy: Policy) -> None:
+    def limit(group: str, preset: str) -> str:
+        found = policy.check(_spec(preset=preset), Asker(owner="x", groups=(group,)))
+        return f"{found.seconds:.0f} {found.source}" if found else ""
+
+    assert limit("staff", "torchrun") == "90000 rule staff"
+    assert limit("staff", "night") == "28800 preset night"
+    assert policy.check(_spec(), Asker(owner="guest-1")) is None
+    notes = policy.notes(_spec(preset="night"), Asker(owner="x", groups=("staff",)))
+    assert notes[-1] == "The job is ended when its wall time is over: 8 h (preset night)."
+
+
+def test_the_notes_of_a_plan_tell_the_rule(policy: Policy) -> None:
+    notes = policy.notes(_spec(), Asker(owner="ann", groups=("course-1",)))
+    assert any("Rule students (policy.yaml:2) allows you at most 4 workers a job" in note for note in notes)
+
+
+@pytest.mark.parametrize("image", ["-x", "a b", "a\nb", "lab'; rm", "x" * 600, "${HOME}"])
+def test_what_is_no_image_goes_no_further(policy: Policy, image: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        policy.check(_spec(image=image), Asker(owner="ann", groups=("staff",)))
+    assert refusal.value.code == "bad-image"
+
+
+def test_the_file_is_read_again_when_it_changes_and_a_faulty_edit_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("rules: [{name: a, max_workers: 1}]")
+    file = RulesFile(path)
+    for number, (text, most) in enumerate(
+        [
+            ("rules: [{name: a, max_workers: 2}]", 2),
+            ("rules: [{name: a, max_workers: many}]", 2),
+            ("", 2),
+            ("rules: [{name: a, max_workers: 3}]", 3),
+        ]
+    ):
+        path.write_text(text)
+        os.utime(path, ns=(number, number))
+        assert file.current().of("x").max_workers == most
+    path.unlink()
+    assert file.current().of("x").max_workers == 3
+
+
+def test_the_shipped_policy_is_what_a_launcher_has_by_default() -> None:
+    asker = Asker(owner="anyone", under_way=lambda: [_spec()] * 1000)
+    assert Policy(leased=False).check(_spec(workers=4000, image="lab:1"), asker) is None
+    assert rules.load() == Policy().rules()
+
+
+@pytest.fixture(scope="module")
+def ruled(make_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A launcher whose one user has a rule with a short wall time."""
+    path = tmp_path_factory.mktemp("rules") / "policy.yaml"
+    path.write_text("rules:\n  - name: short\n    max_jobs: 2\n    max_workers: 3\n    wall_seconds: 2\n")
+    launcher = make_launcher("--Launcher.poll_seconds=0.05", f"--Launcher.policy_file={path}").start()
+    yield launcher
+    launcher.close()
+
+
+def test_a_job_past_its_wall_time_is_killed_with_that_reason(ruled: Any) -> None:
+    """4 s: two of the limit, two between looks."""
+    view = ruled.running()
+    began = time.monotonic()
+    done = ruled.until(view.run_id, Status.KILLED)
+    assert 1 < time.monotonic() - began < 8
+    assert done.reason == "wall time of rule short (2 s) is over"
+    assert [change.status for change in done.history][-2:] == ["CANCELLING", "KILLED"]
+    assert f"steered://{view.run_id}-1" in ruled.lines("cancels.log")
+
+
+def test_a_limit_outlives_the_launcher(ruled: Any) -> None:
+    """A killed launcher forgets no limit; about 5 s."""
+    view = ruled.running()
+    ruled.kill()
+    time.sleep(2)
+    ruled.start()
+    assert ruled.until(view.run_id, Status.KILLED).reason == "wall time of rule short (2 s) is over"
+    again = ruled.client.retry(view.run_id)
+    assert ruled.until(again.run_id, Status.KILLED).attempt == 2
+
+
+def test_plan_and_submit_are_refused_alike(ruled: Any) -> None:
+    spec = ruled.spec(workers=4)
+    for call in (ruled.client.plan, lambda spec: ruled.submit(workers=4)):
+        with pytest.raises(
+            Refused, match=r"Rule short \(policy.yaml:4\) allows 3 workers a job; asked was 4"
+        ):
+            call(spec)
+    notes = ruled.client.plan(ruled.spec())["notes"]
+    assert "Rule short (policy.yaml:2) allows you at most 3 workers a job, at most 2 jobs at once." in notes
+
+
+def test_of_many_submits_at_once_no_more_get_in_than_the_rule_allows(ruled: Any, tools: Any) -> None:
+    spec, codes = ruled.spec(workers=3), []
+    promotions = [tools.make_promotion_id() for _ in range(8)]
+
+    def submit(promotion_id: str) -> None:
+        with ruled.http() as http:
+            body = {"promotion_id": promotion_id, "spec": to_dict(spec)}
+            answer = http.post("/jobs", json=body)
+            codes.append((answer.status_code, promotion_id))
+
+    threads = [threading.Thread(target=submit, args=(promotion_id,)) for promotion_id in promotions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    inside = [promotion_id for code, promotion_id in codes if code == 201]
+    assert sorted(code for code, _ in codes) == [201] * 2 + [422] * 6
+    # one that is in may be asked for again
+    assert ruled.client.submit(inside[0], spec).promotion_id == inside[0]
+    for promotion_id in inside:
+        ruled.client.cancel(promotion_id)
+
+
+def test_a_launcher_with_a_faulty_policy_does_not_come_up(make_launcher: Any, tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("rules:\n  - name: a\n    max_worker: 1\n")
+    launcher = make_launcher(f"--Launcher.policy_file={path}")
+    with pytest.raises(AssertionError):
+        _start_briefly(launcher)
+    last = (launcher.home / "test.log").read_text().strip().splitlines()[-1]
+    body = json.loads(last)
+    assert body["code"] == "policy-invalid"
+    assert f"{path}:3" in body["message"]
+
+
+def test_a_backend_that_queues_by_itself_is_asked_for_its_word(make_launcher: Any) -> None:
+    launcher = make_launcher("--backend", "steered.Queueing").start()
+    plan = launcher.client.plan(launcher.spec(workers=500, gpus_per_worker=8, slice=None))
+    assert plan["position"] is None
+    assert "It will wait: 2 of 4 GPUs are free." in plan["notes"]
+    capacity = launcher.client.capacity()
+    assert capacity["cluster"] == {"queues": [{"name": "default", "jobs": 3}]}
+    assert (capacity["slots"], capacity["queues"]) == ({"total": 0, "free": 0}, ["default"])
+    for call in (launcher.client.plan, lambda spec: launcher.submit(name="impossible")):
+        with pytest.raises(Refused) as refusal:
+            call(launcher.spec(name="impossible"))
+        assert refusal.value.code == "no-such-claim"
+    assert launcher.rows("select count(*) from runs") == [(0,)]
+    # no slot is counted, and a signal leaves its jobs alone: they are the cluster's
+    view = launcher.running(workers=500)
+    assert launcher.stop() == 0
+    launcher.start()
+    assert launcher.client.job(view.run_id).status == Status.RUNNING
+    assert launcher.lines("cancels.log") == []
+    launcher.client.cancel(view.run_id)
+    launcher.close()
+
+
+def _start_briefly(launcher: Any) -> None:
+    """Like `start`, but for one that ends at once."""
+    try:
+        launcher.start()
+    finally:
+        launcher.process.wait(20)

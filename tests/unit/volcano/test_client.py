@@ -1,0 +1,476 @@
+"""Client, feeds and endings against an API server of this test's, for faults that a real one does not show on demand."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from slicelift.backends.base import Proof
+from slicelift.errors import Conflict, NotFound, Refused, SliceliftError, Unavailable
+from slicelift_hub.launcher.backends.volcano import ending
+from slicelift_hub.launcher.backends.volcano.client import Client, Gone
+from slicelift_hub.launcher.backends.volcano.feeds import Feed, wait_synced
+
+WEBHOOK = (
+    'Internal error occurred: failed calling webhook "mutatejob.volcano.sh": dial tcp: connection refused'
+)
+
+
+class Script:
+    """What the server answers: `answers[(method, path)]` is a list of (status, body); the last one stays."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], list[tuple[int, Any]]] = {}
+        self.calls: list[tuple[str, str, dict[str, str], Any]] = []
+        self.url = ""
+
+    def say(self, method: str, path: str, *answers: tuple[int, Any]) -> None:
+        self.answers[method, path] = list(answers)
+
+    def next(self, method: str, path: str) -> tuple[int, Any]:
+        rows = self.answers.get((method, path), [(404, {"message": f"{path} not found", "code": 404})])
+        return rows.pop(0) if len(rows) > 1 else rows[0]
+
+    def queries(self, path: str) -> list[dict[str, str]]:
+        return [query for _, where, query, _ in self.calls if where == path]
+
+
+@pytest.fixture
+def server() -> Iterator[Script]:
+    script = Script()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            query = {key: values[0] for key, values in parse_qs(url.query).items()}
+            script.calls.append((self.command, url.path, query, json.loads(body) if body else None))
+            key = f"{url.path}?watch" if "watch" in query else url.path
+            status, answer = script.next(self.command, key)
+            if isinstance(answer, list):
+                self._stream(answer)
+                return
+            raw = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        do_POST = do_DELETE = do_GET  # noqa: N815 - the names are the module's
+
+        def _stream(self, lines: list[Any]) -> None:
+            """Lines of a watch; a number is a pause, None ends the connection without a word."""
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for line in lines:
+                if line is None:
+                    self.close_connection = True
+                    return
+                if isinstance(line, int | float):
+                    time.sleep(line)
+                    continue
+                raw = json.dumps(line).encode() + b"\n"
+                self.wfile.write(f"{len(raw):x}\r\n".encode() + raw + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made.daemon_threads = True
+    script.url = f"http://127.0.0.1:{made.server_address[1]}"
+    thread = threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield script
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def client(server: Script, tmp_path: Path) -> Iterator[Client]:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": "u", "user": {"token": "the-token"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    made = Client(kubeconfig=str(path), qps=0)
+    yield made
+    made.close()
+
+
+def item(name: str, version: int, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}, **more}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "code"),
+    [
+        (404, {"message": 'jobs "x" not found'}, NotFound, "cluster-unknown"),
+        (409, {"message": "exists", "reason": "AlreadyExists"}, Conflict, "cluster-conflict"),
+        (403, {"message": 'User "u" cannot get resource "jobs"'}, SliceliftError, "cluster-denied"),
+        (401, {"message": "Unauthorized"}, SliceliftError, "cluster-denied"),
+        (500, {"message": WEBHOOK}, Unavailable, "webhook-silent"),
+        (503, {"message": "etcd leader changed"}, Unavailable, "cluster-away"),
+        (429, {"message": "too many"}, Unavailable, "cluster-away"),
+        (
+            400,
+            {
+                "message": 'admission webhook "validatejob.volcano.sh" denied the request: duplicated task name w;'
+            },
+            Refused,
+            "manifest-refused",
+        ),
+        (403, {"message": 'pods "x" is forbidden: exceeded quota: small'}, Refused, "resource-quota"),
+        (422, {"message": "must be equal to limit", "reason": "Invalid"}, Refused, "manifest-refused"),
+    ],
+)
+def test_what_the_server_refuses_in_our_words(
+    status: int, body: Any, kind: type[SliceliftError], code: str, server: Script, client: Client
+) -> None:
+    server.say("POST", "/x", (status, body))
+    with pytest.raises(kind) as caught:
+        client.create("/x", {"a": 1})
+    assert (type(caught.value), caught.value.code) == (kind, code)
+    if code == "manifest-refused" and "denied" in body["message"]:
+        assert caught.value.message == "The cluster refuses the job: duplicated task name w;"
+
+
+def test_a_server_that_is_away(tmp_path: Path, client: Client, server: Script) -> None:
+    path = tmp_path / "away"
+    path.write_text(
+        (tmp_path / "kubeconfig").read_text().replace(server.url, "http://127.0.0.1:9"), encoding="utf-8"
+    )
+    with pytest.raises(Unavailable, match="does not answer"):
+        Client(kubeconfig=str(path)).get("/x")
+
+
+def test_a_kubeconfig_that_is_none(tmp_path: Path) -> None:
+    for path in (str(tmp_path / "absent"), ""):
+        with pytest.raises(SliceliftError) as caught:
+            Client(kubeconfig=path).get("/x")
+        assert caught.value.code == "cluster-config"
+
+
+def test_a_create_is_strict_and_a_dry_run_says_so(server: Script, client: Client) -> None:
+    server.say("POST", "/x", (201, item("a", 1)))
+    client.create("/x", {"kind": "Job"}, dry_run=True)
+    client.create("/x", {"kind": "Job"})
+    assert server.queries("/x") == [
+        {"fieldValidation": "Strict", "dryRun": "All"},
+        {"fieldValidation": "Strict"},
+    ]
+
+
+def test_a_long_list_is_read_in_pages(server: Script, client: Client) -> None:
+    server.say(
+        "GET",
+        "/x",
+        (200, {"items": [item("a", 1)], "metadata": {"continue": "more", "resourceVersion": "7"}}),
+        (200, {"items": [item("b", 2)], "metadata": {"resourceVersion": "7"}}),
+    )
+    found, version = client.list("/x", labelSelector="l")
+    assert ([each["metadata"]["name"] for each in found], version) == (["a", "b"], "7")
+    assert server.queries("/x")[1] == {"labelSelector": "l", "limit": "500", "continue": "more"}
+
+
+def test_a_delete_names_the_one_it_means(server: Script, client: Client) -> None:
+    server.say("DELETE", "/x", (200, {}), (404, {}), (409, {}))
+    assert client.delete("/x", uid="u", grace_seconds=1.4)
+    assert not client.delete("/x")
+    assert not client.delete("/x", uid="other")
+    assert server.calls[0][3] == {
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "propagationPolicy": "Background",
+        "preconditions": {"uid": "u"},
+        "gracePeriodSeconds": 1,
+    }
+
+
+def test_calls_keep_to_the_rate(server: Script, tmp_path: Path, client: Client) -> None:
+    server.say("GET", "/x", (200, {}))
+    paced = Client(kubeconfig=str(tmp_path / "kubeconfig"), qps=20)
+    start = time.monotonic()
+    for _ in range(30):
+        paced.get("/x")
+    # twenty at once, the rest one after the other
+    assert time.monotonic() - start > 0.4
+    paced.close()
+
+
+def test_a_watch_that_is_too_old_says_gone(server: Script, client: Client) -> None:
+    expired = {
+        "type": "ERROR",
+        "object": {"code": 410, "reason": "Expired", "message": "too old resource version"},
+    }
+    server.say("GET", "/x?watch", (200, [expired]))
+    with pytest.raises(Gone):
+        list(client.watch("/x", version="1"))
+
+
+def test_a_watch_that_is_silent_for_long_is_begun_again(
+    server: Script, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slicelift_hub.launcher.backends.volcano.client._QUIET_SECONDS", 0.2)
+    server.say("GET", "/x?watch", (200, [{"type": "ADDED", "object": item("a", 1)}, 2]))
+    assert [change["type"] for change in client.watch("/x", version="1")] == ["ADDED"]
+
+
+@pytest.fixture
+def follow(client: Client) -> Iterator[Callable[..., tuple[Feed, list[str]]]]:
+    feeds = []
+
+    def make(**more: Any) -> tuple[Feed, list[str]]:
+        told: list[str] = []
+        feed = Feed(
+            client,
+            "/x",
+            keep=lambda each: {"name": each["metadata"]["name"], "status": dict(each.get("status", {}))},
+            owner_of=lambda each: str(each.get("owner", each["metadata"]["name"])),
+            told=told.append,
+            **more,
+        )
+        feeds.append(feed)
+        return feed, told
+
+    yield make
+    for feed in feeds:
+        feed.stop()
+
+
+def until(check: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def names(feed: Feed) -> set[str]:
+    return {each["name"] for each in feed.values()}
+
+
+def test_a_feed_goes_on_where_a_broken_connection_was(server: Script, follow: Any) -> None:
+    server.say("GET", "/x", (200, {"items": [item("a", 1)], "metadata": {"resourceVersion": "5"}}))
+    added, changed = {"type": "ADDED", "object": item("b", 6)}, {"type": "DELETED", "object": item("a", 8)}
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7"}}}
+    server.say("GET", "/x?watch", (200, [added, bookmark, 0.1, None]), (200, [changed, 30]))
+    feed, told = follow()
+    until(lambda: names(feed) == {"b"})
+    assert told == ["a", "b", "a"]
+    versions = [query["resourceVersion"] for query in server.queries("/x") if "watch" in query]
+    assert versions == ["5", "7"]
+    # listed once
+    assert len(server.queries("/x")) == 3
+
+
+def test_a_feed_lists_again_when_its_version_is_too_old(server: Script, follow: Any) -> None:
+    listed = [
+        {"items": [item(name, 1)], "metadata": {"resourceVersion": version}}
+        for name, version in (("a", "5"), ("b", "9"))
+    ]
+    server.say("GET", "/x", *((200, each) for each in listed))
+    expired = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
+    server.say("GET", "/x?watch", (200, [expired]), (200, [30]))
+    feed, told = follow()
+    until(lambda: names(feed) == {"b"})
+    assert told == ["a", "a", "b"]
+    assert feed.broken_since is None
+
+
+def test_a_feed_says_since_when_it_is_broken_and_comes_back(server: Script, follow: Any) -> None:
+    server.say(
+        "GET",
+        "/x",
+        (503, {"message": "away"}),
+        (503, {"message": "away"}),
+        (200, {"items": [], "metadata": {}}),
+    )
+    server.say("GET", "/x?watch", (200, [30]))
+    feed, _ = follow()
+    until(lambda: feed.broken_since is not None)
+    wait_synced([feed], seconds=10)
+    until(lambda: feed.broken_since is None)
+
+
+def test_a_kind_that_may_not_be_read_is_empty(server: Script, follow: Any) -> None:
+    server.say("GET", "/x", (403, {"message": "cannot list"}))
+    feed, _ = follow()
+    wait_synced([feed], seconds=10)
+    assert feed.values() == []
+
+
+def test_nobody_waits_for_ever_for_the_first_list(server: Script, follow: Any) -> None:
+    server.say("GET", "/x", (503, {"message": "away"}))
+    feed, _ = follow()
+    with pytest.raises(Unavailable):
+        wait_synced([feed], seconds=0.2)
+
+
+def test_of_each_owner_the_newest_few_are_kept(server: Script, follow: Any) -> None:
+    rows = [item(str(number), number, owner="job") for number in range(6)]
+    server.say("GET", "/x", (200, {"items": rows, "metadata": {"resourceVersion": "9"}}))
+    again = {"type": "MODIFIED", "object": item("3", 10, owner="job", status={"phase": "x"})}
+    other = {"type": "ADDED", "object": item("6", 11, owner="job")}
+    server.say("GET", "/x?watch", (200, [again, other, 30]))
+    feed, _ = follow(most=3)
+    until(lambda: [each["name"] for each in feed.of("job")] == ["5", "3", "6"])
+
+
+def test_what_is_told_again_is_no_news(client: Client, server: Script) -> None:
+    first, again, other = (
+        item("e", version, message=text, lastTimestamp=time)
+        for version, time, text in ((1, "a", "no"), (2, "b", "no"), (3, "c", "yes"))
+    )
+    server.say("GET", "/x", (200, {"items": [first], "metadata": {"resourceVersion": "1"}}))
+    server.say(
+        "GET", "/x?watch", (200, [{"type": "MODIFIED", "object": each} for each in (again, other)] + [30])
+    )
+    told: list[str] = []
+    kept = ("message", "lastTimestamp")
+    feed = Feed(
+        client,
+        "/x",
+        keep=lambda each: {name: each[name] for name in kept},
+        owner_of=lambda _: "job",
+        told=told.append,
+    )
+    until(lambda: [each["lastTimestamp"] for each in feed.of("job")] == ["c"])
+    until(lambda: told == ["job", "job"])
+    feed.stop()
+
+
+def test_the_time_in_a_phase_is_kept_until_it_changes(server: Script, follow: Any) -> None:
+    def change(version: int, phase: str, note: str) -> Any:
+        return {"type": "MODIFIED", "object": item("a", version, status={"phase": phase, "note": note})}
+
+    server.say(
+        "GET",
+        "/x",
+        (200, {"items": [item("a", 1, status={"phase": "p"})], "metadata": {"resourceVersion": "1"}}),
+    )
+    server.say("GET", "/x?watch", (200, [change(2, "p", "n"), 0.2, change(3, "q", "n"), 30]))
+    feed, told = follow()
+    until(lambda: len(told) == 2)
+    first = feed.of("a")[0]["seen"]
+    until(lambda: feed.of("a")[0]["status"]["phase"] == "q")
+    assert feed.of("a")[0]["seen"] > first
+
+
+def job_at(namespace: str, name: str) -> str:
+    return f"/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs/{name}"
+
+
+def pod(name: str, *, node: str = "", phase: str = "Running") -> dict[str, Any]:
+    requests = {"resources": {"requests": {"nvidia.com/gpu": "8", "cpu": "4"}}}
+    return item(name, 1, spec={"nodeName": node, "containers": [requests]}, status={"phase": phase})
+
+
+PODS = "/api/v1/namespaces/jobs/pods"
+
+
+def test_a_job_is_deleted_and_its_pods_are_proved_gone(server: Script, client: Client) -> None:
+    server.say(
+        "GET", job_at("jobs", "r-a-1"), (200, item("r-a-1", 1, status={"state": {"phase": "Running"}}))
+    )
+    alive, over = pod("r-a-1-worker-0", node="a"), pod("r-a-1-worker-1", node="a", phase="Failed")
+    server.say(
+        "GET", PODS, (200, {"items": [alive, over]}), (200, {"items": [alive]}), (200, {"items": [over]})
+    )
+    for path in (job_at("jobs", "r-a-1"), f"{PODS}/r-a-1-worker-0"):
+        server.say("DELETE", path, (200, {}))
+    assert ending.end(client, "jobs", "r-a-1", grace_seconds=3) == Proof(gone=True, killed=1)
+    deleted = [
+        (path, body["preconditions"]["uid"], body.get("gracePeriodSeconds"))
+        for method, path, _, body in server.calls
+        if method == "DELETE"
+    ]
+    assert deleted == [
+        (job_at("jobs", "r-a-1"), "uid-r-a-1", None),
+        (f"{PODS}/r-a-1-worker-0", "uid-r-a-1-worker-0", 3),
+    ]
+
+
+def test_on_a_lost_node_the_end_is_unproven(
+    server: Script, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "_PATIENCE_SECONDS", 0.2)
+    server.say("GET", PODS, (200, {"items": [pod("r-a-1-worker-0", node="lost"), pod("r-a-1-worker-1")]}))
+    unready = [{"type": "Ready", "status": "Unknown"}]
+    server.say("GET", "/api/v1/nodes/lost", (200, item("lost", 1, status={"conditions": unready})))
+    assert ending.end(client, "jobs", "r-a-1", grace_seconds=0) == Proof(
+        gone=False,
+        left=(
+            "pod r-a-1-worker-0 on node lost, which does not answer; 8 GPUs still count as used",
+            "pod r-a-1-worker-1, which has no node",
+        ),
+    )
+
+
+def test_a_job_that_is_over_is_only_looked_at(server: Script, client: Client) -> None:
+    server.say(
+        "GET", job_at("jobs", "r-a-1"), (200, item("r-a-1", 1, status={"state": {"phase": "Completed"}}))
+    )
+    server.say("GET", PODS, (200, {"items": [pod("r-a-1-worker-0", node="a", phase="Succeeded")]}))
+    assert ending.end(client, "jobs", "r-a-1", grace_seconds=3) == Proof(gone=True)
+    assert not [call for call in server.calls if call[0] == "DELETE"]
+
+
+def test_only_what_is_over_is_discarded(server: Script, client: Client) -> None:
+    path = job_at("jobs", "r-a-1")
+    server.say("GET", PODS, (200, {"items": []}))
+    server.say("DELETE", path, (200, {}))
+    server.say("GET", path, (200, item("r-a-1", 1, status={"state": {"phase": "Running"}})))
+    assert not ending.discard(client, "jobs", "r-a-1")
+    server.say("GET", path, (200, item("r-a-1", 1, status={"state": {"phase": "Aborted"}})), (404, {}))
+    assert ending.discard(client, "jobs", "r-a-1")
+    assert ending.discard(client, "jobs", "r-a-1")
+
+
+def test_what_nobody_owns_is_swept(server: Script, client: Client) -> None:
+    def made(name: str, **more: Any) -> dict[str, Any]:
+        made = item(name, 1, **more)
+        made["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+        return made
+
+    volumes = [{"configMap": {"name": "runtime-used"}}]
+    spec = {"tasks": [{"template": {"spec": {"volumes": volumes}}}]}
+    jobs = [
+        made("r-a-1", spec=spec, status={"state": {"phase": "Running"}}),
+        made("r-b-1", spec=spec, status={"state": {"phase": "Aborted"}}),
+    ]
+    groups = [made("g-a"), made("g-gone"), made("g-session")]
+    for group, owner in zip(groups, ("r-a-1", "r-c-1", ""), strict=True):
+        group["metadata"]["ownerReferences"] = (
+            [{"kind": "Job", "name": owner}] if owner else [{"kind": "ReplicaSet", "name": "x"}]
+        )
+    maps = [made(f"runtime-{name}") for name in ("used", "mine", "old")]
+    base = "/apis/batch.volcano.sh/v1alpha1/namespaces/jobs/jobs"
+    places = {
+        base: jobs,
+        base.replace("batch", "scheduling")
+        .replace("v1alpha1", "v1beta1")
+        .replace("/jobs/jobs", "/jobs/podgroups"): groups,
+    }
+    places["/api/v1/namespaces/jobs/configmaps"] = maps
+    for path, items in places.items():
+        server.say("GET", path, (200, {"items": items}))
+        for each in items:
+            server.say("DELETE", f"{path}/{each['metadata']['name']}", (200, {}))
+    swept = ending.sweep(client, "jobs", runtime="runtime-mine", keep_seconds=3600)
+    assert swept == ["job r-b-1", "podgroup g-gone", "configmap runtime-old"]

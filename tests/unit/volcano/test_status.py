@@ -1,0 +1,128 @@
+"""From Volcano's phases and pods to our status, its restarts and its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from slicelift.models import Failure, JobStatus, Status
+from slicelift_hub.launcher.backends.volcano.status import fold
+
+
+def failed(scene: Any, index: int, code: int, *, reason: str = "Error", message: str = "") -> None:
+    ended = {"exitCode": code, "reason": reason} | ({"message": message} if message else {})
+    scene.add_pod(index, node="a", phase="Failed", terminated=ended)
+
+
+def test_it_waits_until_every_worker_has_a_node(scene: Any) -> None:
+    scene.add_node("a")
+    scene.add_node("b")
+    found = fold(scene.picture)
+    assert (found.status, found.phase, found.reason) == (Status.WAITING, "Pending", "placing")
+    scene.add_pod(0, node="a")
+    assert fold(scene.picture).status == Status.WAITING
+    scene.add_pod(1, node="b")
+    assert fold(scene.picture) == JobStatus(status=Status.STARTING, phase="Pending")
+
+
+def test_that_it_runs_its_agents_say(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Running")
+    for index in range(2):
+        scene.add_pod(index, node="a", phase="Running", running={})
+    assert fold(scene.picture) == JobStatus(status=Status.STARTING, phase="Running")
+
+
+def test_an_image_that_is_missing_on_the_last_node(scene: Any) -> None:
+    scene.add_pod(0, node="a", running={})
+    scene.add_pod(1, node="b", waiting={"reason": "ErrImagePull", "message": "not found"})
+    found = fold(scene.picture)
+    assert (found.status, found.reason) == (Status.STARTING, "image")
+
+
+@pytest.mark.parametrize(
+    ("retries", "attempts", "restarts"), [(0, 3, 0), (1, 3, 1), (2, 3, 2), (3, 3, 2), (1, 1, 0), (None, 3, 0)]
+)
+def test_volcano_counts_the_failure_it_gives_up_at(
+    retries: int | None, attempts: int, restarts: int, scene: Any
+) -> None:
+    scene.job = scene.make_job(phase="Restarting")
+    scene.job["spec"]["maxRetry"] = attempts
+    scene.job["status"]["retryCount"] = retries
+    assert fold(scene.picture).restarts == restarts
+
+
+def test_replaced_workers_of_an_elastic_gang_are_no_restart(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Running", min_workers=1)
+    scene.job["status"]["retryCount"] = 2
+    assert fold(scene.picture).restarts == 0
+
+
+def test_a_lost_node_is_named_with_what_it_holds(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Running")
+    scene.add_node("a")
+    scene.add_node("b", ready=False)
+    scene.add_pod(0, node="a", phase="Running", running={})
+    scene.add_pod(1, node="b", phase="Running", running={})
+    assert fold(scene.picture) == JobStatus(
+        status=Status.RUNNING,
+        phase="Running",
+        reason="node-lost",
+        message="Node b does not answer, with 1 of 2 workers on it; 8 GPUs there still count as used.",
+    )
+
+
+def test_completed(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Completed")
+    assert fold(scene.picture) == JobStatus(status=Status.FINISHED, phase="Completed", exit_code=0)
+
+
+def test_failed_for_good_with_the_first_workers_words(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Failed")
+    failed(scene, 0, 137, reason="OOMKilled")
+    failed(scene, 1, 1)
+    assert fold(scene.picture) == JobStatus(
+        status=Status.FAILED,
+        phase="Failed",
+        reason="worker-failed",
+        message="r-abcdefghijkl-1-worker-0 ended with exit code 137 (OOMKilled) and was started 3 times in all.",
+        exit_code=137,
+        failure=Failure(
+            message="r-abcdefghijkl-1-worker-0 ended with exit code 137 (OOMKilled).", exit_code=137
+        ),
+    )
+
+
+def test_a_users_error_is_found_among_its_consequences(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Terminated")
+    failed(scene, 0, 1)
+    failed(scene, 1, 78, message='{"reason": "interpreter-missing", "message": "no such interpreter"}')
+    found = fold(scene.picture)
+    assert (found.status, found.reason, found.exit_code) == (Status.FAILED, "user-error", 78)
+    assert found.message == (
+        "r-abcdefghijkl-1-worker-1 ended with exit code 78 (no such interpreter): starting it again would not help."
+    )
+
+
+def test_terminated_because_the_pods_could_not_be_made(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Terminated", age=1)
+    scene.tell("Job", "exceeded quota: small, limited: limits.cpu=4", reason="FailedCreate", ago=120)
+    found = fold(scene.picture)
+    assert (found.status, found.reason) == (Status.FAILED, "resource-quota")
+
+
+def test_aborted_by_somebody(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Aborted")
+    found = fold(scene.picture)
+    assert (found.status, found.reason) == (Status.KILLED, "aborted")
+
+
+@pytest.mark.parametrize("phase", ["Aborting", "Terminating", "Completing", "Restarting"])
+def test_on_its_way(phase: str, scene: Any) -> None:
+    scene.job = scene.make_job(phase=phase)
+    assert fold(scene.picture) == JobStatus(status=Status.STARTING, phase=phase)
+
+
+def test_a_phase_of_tomorrow_is_unknown_with_the_raw_word(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Hibernating")
+    found = fold(scene.picture)
+    assert (found.status, found.phase) == (Status.UNKNOWN, "Hibernating")
