@@ -142,7 +142,9 @@ def _address(where: str) -> URL:
     if url.drivername not in (POSTGRESQL, "postgresql", "postgres"):
         # the rest is not shown: it may hold a password
         begins, mark, _ = where.partition("://")
-        message = f"The ledger's address is not one of PostgreSQL{f' but of {begins[:30]!r}' if mark else ''}."
+        message = (
+            f"The ledger's address is not one of PostgreSQL{f' but of {begins[:30]!r}' if mark else ''}."
+        )
         hint = (
             "Write postgresql+psycopg://USER:PASSWORD@HOST/DATABASE, or leave it out for SQLite in the home."
         )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import secrets
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from bed import kit
@@ -15,6 +19,7 @@ from bed.kit import Api
 from kubernetes import client
 from kubernetes.client import ApiException
 from slicelift.backends.base import Attempt
+from slicelift.errors import Refused, SliceliftError
 from slicelift.models import JobSpec, Status
 from slicelift_hub.launcher.backends.volcano import ending
 from slicelift_hub.launcher.backends.volcano.backend import Volcano
@@ -24,6 +29,28 @@ from traitlets.config import Config
 
 RBAC = Path(__file__).resolve().parents[2] / "hub" / "deploy" / "rbac"
 BATCH, SCHEDULING, CORE = "batch.volcano.sh", "scheduling.volcano.sh", ""
+
+SMALL = """\
+presets:
+  - name: torchrun
+    display_name: Small
+    launcher: torchrun
+    workers: 1
+    cluster: {cpu: 0.1, memory: 64Mi, shm: 16Mi, disk: 100Mi}
+"""
+
+CONFIG = """\
+c.Launcher.backend = "slicelift_hub.launcher.backends.volcano.Volcano"
+c.Launcher.address = "0.0.0.0"
+c.Launcher.public_url = "http://launcher.example:8765"
+c.Launcher.tracker = "none"
+c.Launcher.ledger = "{ledger}"
+c.Launcher.policy_file = "{folder}/policy.yaml"
+c.Volcano.kubeconfig = "{launcher.kubeconfig}"
+c.Volcano.namespace = "{launcher.jobs}"
+c.Volcano.image = "registry.example/none@sha256:{digest}"
+c.Volcano.presets_file = "{folder}/presets.yaml"
+""".replace("{digest}", "0" * 64)
 
 # (API group, resource, verb)
 Right = tuple[str, str, str]
@@ -97,9 +124,11 @@ def test_the_rights_are_those_listed_here_and_no_more(api: Api, launcher: Launch
 
 
 def test_what_the_code_calls_is_what_is_granted(
-    api: Api, launcher: Launcher, queue: str, monkeypatch: pytest.MonkeyPatch
+    api: Api, launcher: Launcher, queue: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The life of a job by the launcher's own account, with every call noted: none is refused, no right is idle."""
+    presets = tmp_path / "presets.yaml"
+    presets.write_text(SMALL)
     calls = _noted(monkeypatch)
     monkeypatch.setattr(ending, "_age", lambda _: 1e9)
     backend = Volcano(
@@ -109,6 +138,7 @@ def test_what_the_code_calls_is_what_is_granted(
                 "namespace": launcher.jobs,
                 "image": "registry.example/none@sha256:" + "0" * 64,
                 "checkpoints_claim": "not-there",
+                "presets_file": str(presets),
             }
         )
     )
@@ -139,6 +169,7 @@ def test_everything_else_is_denied_by_the_server(api: Api, launcher: Launcher) -
     job = {"apiVersion": f"{BATCH}/v1alpha1", "kind": "Job", "metadata": {"name": "j"}, "spec": {}}
     here, home = launcher.jobs, launcher.home
     secret = {"metadata": {"name": "s"}, "stringData": {"a": "b"}}
+    admin = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
     core.create_namespaced_secret(here, secret)
     tries: list[Callable[[], Any]] = [
         lambda: core.read_namespaced_secret("s", here),
@@ -148,7 +179,7 @@ def test_everything_else_is_denied_by_the_server(api: Api, launcher: Launcher) -
         lambda: core.create_namespaced_pod(here, pod),
         lambda: core.read_namespaced_pod("p", here),
         lambda: core.list_pod_for_all_namespaces(),
-        lambda: core.connect_get_namespaced_pod_exec("p", here, command="id"),
+        lambda: core.connect_get_namespaced_pod_exec("p", here, command=["id"]),
         lambda: core.read_namespaced_pod_log("p", here),
         lambda: core.list_namespaced_pod(home),
         lambda: core.list_namespace(),
@@ -160,7 +191,7 @@ def test_everything_else_is_denied_by_the_server(api: Api, launcher: Launcher) -
         lambda: custom.list_cluster_custom_object(BATCH, "v1alpha1", "jobs"),
         lambda: custom.patch_cluster_custom_object(SCHEDULING, "v1beta1", "queues", "default", {}),
         lambda: custom.delete_cluster_custom_object(SCHEDULING, "v1beta1", "queues", "default"),
-        lambda: rights.create_cluster_role_binding({"metadata": {"name": "x"}, "roleRef": {}}),
+        lambda: rights.create_cluster_role_binding({"metadata": {"name": "x"}, "roleRef": admin}),
         lambda: rights.list_namespaced_role_binding(here),
     ]
     for number, attempt in enumerate(tries):
@@ -187,6 +218,74 @@ def test_what_users_start_has_no_token_of_the_cluster(api: Api, launcher: Launch
             attempt()
         assert refusal.value.status == 403
     user.raw.close()
+
+
+@pytest.fixture
+def serving(launcher: Launcher, queue: str, tmp_path: Path) -> Iterator[Any]:
+    """A launcher process with these rights and a ledger on PostgreSQL, as docs/launcher-on-a-cluster.md sets one up."""
+    server = _load("conftest")
+    with _load("postgres").serving() as postgres:
+        home = tmp_path / "home"
+        home.mkdir()
+        (tmp_path / "presets.yaml").write_text(SMALL)
+        (tmp_path / "policy.yaml").write_text(
+            f"rules:\n  - name: team\n    queues: [{queue}]\n    max_workers: 2\n"
+        )
+        (home / "launcher_config.py").write_text(
+            CONFIG.format(launcher=launcher, folder=tmp_path, ledger=postgres.make_database())
+        )
+        made = server.Launcher(home, "--port", "0")
+        try:
+            yield made.start()
+        finally:
+            made.close()
+
+
+def test_a_launcher_with_these_rights_plans_submits_cancels_and_survives_kills(
+    api: Api, launcher: Launcher, queue: str, serving: Any
+) -> None:
+    """Every job is one Job of Volcano's, whenever the launcher is killed; its image does not exist, so it never runs."""
+    spec = serving.spec(workers=2, queue=queue)
+    plan = serving.client.plan(spec)
+    assert (plan["position"], plan["manifest"]["kind"]) == (None, "Job")
+    assert any("Rule team (policy.yaml:2)" in note for note in plan["notes"])
+    assert queue in serving.client.capacity()["queues"]
+    for changes in ({"workers": 3}, {"queue": "default"}):
+        with pytest.raises(Refused, match=r"Rule team \(policy.yaml:"):
+            serving.submit(**({"workers": 2, "queue": queue} | changes))
+    promotions = [f"p-{'abcd'[number] * 20}" for number in range(4)]
+    for number, promotion_id in enumerate(promotions):
+        killer = threading.Timer(0.05 * 3**number, serving.kill)
+        killer.start()
+        with suppress(SliceliftError, httpx.TransportError):
+            serving.client.submit(promotion_id, spec)
+        killer.join()
+        serving.start()
+    runs = [serving.client.submit(promotion_id, spec).run_id for promotion_id in promotions]
+    kit.wait_for(
+        "one Job each", lambda: _jobs(api, launcher.jobs) == sorted(f"{run_id}-1" for run_id in runs)
+    )
+    kit.wait_for("the image's name", lambda: "registry.example" in serving.client.job(runs[0]).message)
+    for run_id in runs:
+        assert serving.client.cancel(run_id).status == Status.KILLED
+    assert _jobs(api, launcher.jobs) == []
+    assert api.core.list_namespaced_pod(launcher.jobs).items == []
+
+
+def _load(name: str) -> Any:
+    """A module of the server's tests: the launcher as a process, a PostgreSQL of one's own."""
+    path = Path(__file__).resolve().parents[1] / "server" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"slicelift_server_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _jobs(api: Api, namespace: str) -> list[str]:
+    found = api.custom.list_namespaced_custom_object(BATCH, "v1alpha1", namespace, "jobs")["items"]
+    return sorted(item["metadata"]["name"] for item in found)
 
 
 def _renamed(body: Any, *, home: str, suffix: str) -> Any:

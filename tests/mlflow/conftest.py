@@ -28,6 +28,7 @@ from slicelift_hub.launcher.auth import AttemptTokens, LocalToken
 from slicelift_hub.launcher.exporter import Exporter
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_events import Stream
+from slicelift_hub.launcher.ledger_rows import AttemptRow
 from slicelift_hub.launcher.mlflow_gate import GateHandler
 from slicelift_hub.launcher.mlflow_server import MlflowServer
 from slicelift_hub.launcher.passthrough import PassthroughHandler
@@ -259,6 +260,12 @@ def job(house: House, server: Server, tmp_path: Path) -> Iterator[Job]:
     launcher.stop()
 
 
+async def _as_submitted(submitted: AttemptRow, attempt_id: str) -> AttemptRow:
+    """No gang is started again here."""
+    assert attempt_id == submitted.attempt_id
+    return submitted
+
+
 class _Launcher:
     """The two routes of the launcher that are tested here, with the real handlers, ledger and tokens of jobs."""
 
@@ -276,6 +283,8 @@ class _Launcher:
                 LocalToken("t-chen", owner="陈"),
             ],
             hub=None,
+            hosts=frozenset(),
+            attempt_of=_as_submitted,
             tracker=SimpleNamespace(
                 state=lambda: {"status": state.state.status, "url": state.url},
                 account_of=server.account_of,

@@ -72,7 +72,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     root = Path(os.environ.get("SLICELIFT_POD_ROOT", "/slicelift"))
     folder = AttemptFolder(root / "attempt")
-    request = make_request(read_object(root / "request" / "agent.json"), os.environ)
+    request = make_request(_read_request(root / "request" / "agent.json"), os.environ)
     if not request:
         say(f"there is no request in {root / 'request' / 'agent.json'}")
         return AGAIN
@@ -128,6 +128,15 @@ def exit_code_of(told: Mapping[str, Any]) -> int:
         return SAVED if told.get("saved") else AGAIN
     exception = str((told.get("failure") or {}).get("exception", ""))
     return HOPELESS if exception in _EXCEPTIONS and not told.get("logged") else AGAIN
+
+
+def _read_request(path: Path) -> dict[str, Any]:
+    """A mounted Secret is a link into a folder that the kubelet swaps: it is followed, unlike what a job could have put there."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _work(folder: AttemptFolder) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,17 +62,11 @@ ALL = (CLUSTER, KWOK)
 def build(module: Module, *, report: Report = print) -> Path:
     """The folder with `bin/` and `share/` of a module, compiled first when its content is new: minutes, then never again."""
     target = _place(module)
-    if is_built(module):
-        os.utime(target)
-        return target
-    report(f"building {module.name} from source: {', '.join(module.packages)}")
-    shutil.rmtree(target, ignore_errors=True)
-    (target / "bin").mkdir(parents=True)
-    _compile(module, into=target / "bin", report=report)
-    for name, (path, folder) in module.folders.items():
-        shutil.copytree(_source(module, path) / folder, target / "share" / name)
-    (target / "complete").touch()
-    _forget_old(module)
+    with _alone(module, report):
+        if is_built(module):
+            os.utime(target)
+        else:
+            _make(module, target, report)
     return target
 
 
@@ -94,6 +90,31 @@ def missing() -> str:
     if is_built() or shutil.which("go"):
         return ""
     return "Go is not installed, and the programs of the test cluster are compiled from source"
+
+
+def _make(module: Module, target: Path, report: Report) -> None:
+    report(f"building {module.name} from source: {', '.join(module.packages)}")
+    shutil.rmtree(target, ignore_errors=True)
+    (target / "bin").mkdir(parents=True)
+    _compile(module, into=target / "bin", report=report)
+    for name, (path, folder) in module.folders.items():
+        shutil.copytree(_source(module, path) / folder, target / "share" / name)
+    (target / "complete").touch()
+    _forget_old(module)
+
+
+@contextlib.contextmanager
+def _alone(module: Module, report: Report) -> Iterator[None]:
+    """Two that start at once build once."""
+    file = CACHE / "builds" / f".{module.name}.lock"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report(f"somebody else is building {module.name}: waiting")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _place(module: Module) -> Path:

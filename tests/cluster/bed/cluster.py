@@ -99,7 +99,7 @@ class Cluster:
         """A signal for a program, such as SIGSTOP."""
         processes.send(self.layout, name, how)
 
-    def start(self, name: str, *, seconds: float = 60) -> None:
+    def start(self, name: str, *, seconds: float = 180) -> None:
         """Starts a program again as it was started first, and waits until it is ready."""
         processes.start_again(self.layout, name)
         processes.wait_ready(self.layout, name, seconds=seconds)
@@ -239,8 +239,8 @@ def _fill(cluster: Cluster, report: Report) -> None:
 def _wait(cluster: Cluster, report: Report) -> None:
     for name in processes.names(cluster.layout):
         processes.wait_ready(cluster.layout, name, report=report)
-    processes.wait_until("the node with its slices", lambda: _node_ready(cluster), seconds=60, report=report)
-    processes.wait_until("the queue `default`", lambda: _queue_open(cluster), seconds=60, report=report)
+    processes.wait_until("the node with its slices", lambda: _node_ready(cluster), seconds=180, report=report)
+    processes.wait_until("the queue `default`", lambda: _queue_open(cluster), seconds=180, report=report)
     report("ready")
 
 

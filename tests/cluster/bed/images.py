@@ -7,6 +7,7 @@ path, so that restricted namespaces take it, too.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import secrets
 import shutil
@@ -26,7 +27,7 @@ REPOSITORY = "local.test/slicelift"
 USER, HOME = 1000, "/home/user"
 CODE = "/opt/slicelift"
 NEWEST_KEPT = 2
-RECIPE = "1"  # of what lies beside the environment: a new number makes new images
+RECIPE = "2"  # of what lies beside the environment: a new number makes new images
 SYSTEM = (
     "/usr/bin",
     "/usr/lib/git-core",
@@ -38,7 +39,6 @@ SYSTEM = (
 SETTINGS = (
     "/etc/ssl",
     "/etc/alternatives",
-    "/etc/nsswitch.conf",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
     "/etc/ld.so.cache",
@@ -118,8 +118,15 @@ def _environment_digest() -> str:
 
 def _environment_folder(key: str, *, report: Report) -> Path:
     folder = CACHE / "environments" / key
-    if folder.exists():
-        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _make_environment(folder, report)
+    return folder
+
+
+def _make_environment(folder: Path, report: Report) -> None:
     report("linking the environment of this Python into an image, once")
     fresh = folder.with_suffix(".new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -130,7 +137,6 @@ def _environment_folder(key: str, *, report: Report) -> Path:
         _copy(Path(source), fresh)
     fresh.rename(folder)
     _forget_old(folder)
-    return folder
 
 
 def _wanted() -> list[str]:
@@ -152,6 +158,7 @@ def _furnish(root: Path) -> None:
         (root / shared).chmod(0o1777)
     (root / "etc/passwd").write_text(f"root:x:0:0::/root:/bin/sh\nuser:x:{USER}:{USER}::{HOME}:/bin/bash\n")
     (root / "etc/group").write_text(f"root:x:0:\nuser:x:{USER}:\n")
+    (root / "etc/nsswitch.conf").write_text("hosts: files dns\n")
     shutil.chown(root / HOME.lstrip("/"), USER, USER)
 
 
@@ -194,6 +201,10 @@ def _files(folder: Path, to: str) -> Iterator[Entry]:
 
 
 def _forget_old(newest: Path) -> None:
-    kept = sorted(newest.parent.iterdir(), key=lambda one: one.stat().st_mtime, reverse=True)
+    kept = sorted(
+        (one for one in newest.parent.iterdir() if one.is_dir()),
+        key=lambda one: one.stat().st_mtime,
+        reverse=True,
+    )
     for old in kept[NEWEST_KEPT:]:
         shutil.rmtree(old, ignore_errors=True)

@@ -164,10 +164,19 @@ def logs(api: Api, namespace: str, pod: str) -> str:
     return api.core.read_namespaced_pod_log(pod, namespace) or ""
 
 
-def execute(api: Api, namespace: str, pod: str, *command: str) -> str:
-    """A command in a running pod: its output and errors, in order."""
+def execute(api: Api, namespace: str, pod: str, *command: str, seconds: float = 60) -> str:
+    """A command in a running pod: its output and errors, in order. Raises `TimeoutError` when it does not end."""
     called = api.core.connect_get_namespaced_pod_exec
-    return str(stream(called, pod, namespace, command=list(command), stdout=True, stderr=True))
+    asked = {"command": list(command), "stdout": True, "stderr": True, "_preload_content": False}
+    answer = stream(called, pod, namespace, **asked)
+    try:
+        answer.run_forever(timeout=seconds)
+        if answer.is_open():
+            raise TimeoutError(f"{command} in {pod} did not end in {seconds:.0f} s")
+        return str(answer.read_all())
+    finally:
+        answer.close()
+        answer.sock.shutdown()  # closed by the other side first, close() leaves the connection open
 
 
 def wait_for(what: str, check: Callable[[], object], *, seconds: float = 60, every: float = 0.1) -> None:

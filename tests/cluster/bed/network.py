@@ -21,6 +21,8 @@ def connect(layout: Layout, node: int) -> None:
     _do(*inside, "ip", "address", "add", f"{layout.node_ip}/24", "dev", UPLINK)
     _do(*inside, "ip", "link", "set", UPLINK, "up")
     _do(*inside, "ip", "route", "add", "default", "via", layout.host_ip)
+    # a service is translated before it is routed; one that nobody answers would go round between here and there
+    _do(*inside, "ip", "route", "add", "unreachable", str(layout.services))
     # CoreDNS listens at the bridge's address, before a pod makes the plugin want the bridge
     _do(*inside, "ip", "link", "add", BRIDGE, "type", "bridge")
     _do(*inside, "ip", "address", "add", f"{layout.gateway}/24", "dev", BRIDGE)

@@ -15,6 +15,12 @@ from bed.processes import Program
 
 CGROUPS = Path("/sys/fs/cgroup")
 PLUGINS = "/usr/lib/cni"
+# with the API server's and the controllers' part in control_plane.py
+FAST_FAULTS = {
+    "nodeStatusUpdateFrequency": "2s",
+    "nodeStatusReportFrequency": "10s",
+    "nodeLeaseDurationSeconds": 4,
+}
 LABELS = {"nvidia.com/mig.strategy": "mixed", "slicelift.test/devices": "stand-in"}
 
 
@@ -37,7 +43,7 @@ def start_namespaces(layout: Layout) -> None:
     init = (sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), str(layout.run))
     processes.start(layout, Program(name="node", command=(*apart, *init)))
     ready = layout.run / "node.ready"
-    processes.wait_until("the node's namespaces", ready.exists, seconds=10)
+    processes.wait_until("the node's namespaces", ready.exists, seconds=60)
     network.connect(layout, processes.init_of_node(layout))
 
 
@@ -53,7 +59,7 @@ def start_containerd(layout: Layout) -> None:
 def wait_containerd(layout: Layout) -> None:
     """Until it answers."""
     check = ("ctr", "--namespace", "k8s.io", "--timeout", "2s", "images", "ls", "-q")
-    processes.wait_until("containerd", lambda: run(layout, *check, check=False).returncode == 0, seconds=30)
+    processes.wait_until("containerd", lambda: run(layout, *check, check=False).returncode == 0, seconds=120)
 
 
 def start_kubelet(layout: Layout, binaries: Path) -> None:
@@ -224,6 +230,7 @@ def _kubelet_config(layout: Layout) -> dict[str, object]:
         "imageGCHighThresholdPercent": 100,  # no registry could give them back
         "makeIPTablesUtilChains": False,
         "maxPods": 110,
+        "nodeStatusUpdateFrequency": "2s",  # 10 by default: so long a withdrawn device would still be counted
         "resolvConf": str(layout.run / "resolv.conf"),
         "tlsCertFile": str(layout.run / "pki" / "serving.crt"),
         "tlsPrivateKeyFile": str(layout.run / "pki" / "serving.key"),
@@ -232,28 +239,30 @@ def _kubelet_config(layout: Layout) -> dict[str, object]:
     }
 
 
-FAST_FAULTS = {
-    "nodeStatusUpdateFrequency": "2s",
-    "nodeStatusReportFrequency": "10s",
-    "nodeLeaseDurationSeconds": 4,
-}
-
-
 def _corefile(layout: Layout, user: Path) -> str:
-    return f""".:53 {{
+    """Names of the cluster, one of this machine, and none of the world: asking for these fails at once."""
+    return f"""cluster.local in-addr.arpa {{
   bind {layout.gateway}
   errors
   health {layout.node_ip}:{DNS_HEALTH}
-  hosts {{
-    {layout.host_ip} host.bed.test
-    fallthrough
-  }}
-  kubernetes cluster.local in-addr.arpa {{
+  kubernetes {{
     kubeconfig {user}
     pods insecure
     ttl 2
   }}
   cache 2
+}}
+bed.test {{
+  bind {layout.gateway}
+  hosts {{
+    {layout.host_ip} host.bed.test
+  }}
+}}
+. {{
+  bind {layout.gateway}
+  template ANY ANY {{
+    rcode NXDOMAIN
+  }}
 }}
 """
 

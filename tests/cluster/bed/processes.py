@@ -62,7 +62,7 @@ def start(layout: Layout, program: Program) -> None:
             stderr=log,
             check=True,
         )
-    wait_until(f"{program.name} to start", lambda: _begun(layout, program.name), seconds=10)
+    wait_until(f"{program.name} to start", lambda: _begun(layout, program.name), seconds=60)
 
 
 def start_again(layout: Layout, name: str) -> None:
@@ -100,7 +100,7 @@ def is_ready(program: Program, layout: Layout) -> bool:
         return False
 
 
-def wait_ready(layout: Layout, name: str, *, seconds: float = 60, report: Report | None = None) -> None:
+def wait_ready(layout: Layout, name: str, *, seconds: float = 180, report: Report | None = None) -> None:
     """Waits until `name` is ready; raises with the end of its log when it ends instead, or not in time."""
     program = known(layout, name)
 

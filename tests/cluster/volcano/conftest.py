@@ -156,9 +156,11 @@ def nodes(bed: Cluster) -> Iterator[Callable[..., list[str]]]:
 
 @pytest.fixture
 def make_bench(
-    api: Api, kubeconfig: Path, namespace: str, presets_file: Path
+    request: pytest.FixtureRequest, api: Api, kubeconfig: Path, namespace: str, presets_file: Path
 ) -> Iterator[Callable[..., Bench]]:
     """A bench on a queue of its own: `make_bench(share={"nvidia.com/gpu": "4"}, image=...)`."""
+    # fake nodes go after the pods on them: nobody would end those else
+    request.getfixturevalue("nodes")
     with ExitStack() as stack:
 
         def make(

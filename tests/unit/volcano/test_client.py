@@ -227,8 +227,8 @@ def test_a_watch_that_is_too_old_says_gone(server: Script, client: Client) -> No
 def test_a_watch_that_is_silent_for_long_is_begun_again(
     server: Script, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slicelift_hub.launcher.backends.volcano.client._QUIET_SECONDS", 0.2)
-    server.say("GET", "/x?watch", (200, [{"type": "ADDED", "object": item("a", 1)}, 2]))
+    monkeypatch.setattr("slicelift_hub.launcher.backends.volcano.client._QUIET_SECONDS", 2.0)
+    server.say("GET", "/x?watch", (200, [{"type": "ADDED", "object": item("a", 1)}, 8]))
     assert [change["type"] for change in client.watch("/x", version="1")] == ["ADDED"]
 
 
@@ -330,6 +330,17 @@ def test_of_each_owner_the_newest_few_are_kept(server: Script, follow: Any) -> N
     server.say("GET", "/x?watch", (200, [again, other, 30]))
     feed, _ = follow(most=3)
     until(lambda: [each["name"] for each in feed.of("job")] == ["5", "3", "6"])
+
+
+def test_a_queue_whose_state_is_a_plain_word_is_followed(server: Script, follow: Any) -> None:
+    first, changed = (item("q", version, status={"state": "Open", "used": version}) for version in (1, 2))
+    closed = item("q", 3, status={"state": "Closed"})
+    server.say("GET", "/x", (200, {"items": [first], "metadata": {"resourceVersion": "1"}}))
+    changes = [{"type": "MODIFIED", "object": each} for each in (changed, closed)]
+    server.say("GET", "/x?watch", (200, [*changes, 30]))
+    feed, _ = follow()
+    until(lambda: [each["status"]["state"] for each in feed.of("q")] == ["Closed"])
+    assert len(server.queries("/x")) == 2
 
 
 def test_what_is_told_again_is_no_news(client: Client, server: Script) -> None:

@@ -182,5 +182,7 @@ def _with_since(fresh: Kept, before: Kept | None) -> Kept:
 
 
 def _phase(item: Object) -> Any:
+    """Of a pod or PodGroup `phase`, of a Job `state.phase`, of a queue `state`."""
     status = item.get("status") or {}
-    return status.get("phase") or (status.get("state") or {}).get("phase")
+    state = status.get("state")
+    return status.get("phase") or (state.get("phase") if isinstance(state, dict) else state)
