@@ -48,7 +48,7 @@ def prepare(root: Path, name: str, *, demo: Path | None = None) -> Path:
         return home
     partial = home.with_name(f".{home.name}.{secrets.token_hex(4)}")
     try:
-        home.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+        home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _build(partial, name, demo)
         partial.rename(home)
     except OSError as error:
@@ -68,7 +68,7 @@ def _build(home: Path, name: str, demo: Path | None) -> None:
         _seed(home / DEMO, demo)
         _quiet(home)
         _commit(home / DEMO, name)
-    except (OSError, SliceliftError) as error:
+    except (OSError, ValueError, SliceliftError) as error:
         # a session without a demo is better than none
         _log.error("The new home of %s has no demo: %s", name, error)
         shutil.rmtree(home / DEMO, ignore_errors=True)
@@ -93,7 +93,7 @@ def _seed(project: Path, demo: Path) -> None:
 def _tell_language(notebook: Path) -> None:
     """What JupyterLab writes as soon as a kernel starts: a demo that nobody changed must not count as changed."""
     document = json.loads(notebook.read_text(encoding="utf-8"))
-    document["metadata"]["language_info"] = {
+    document.setdefault("metadata", {})["language_info"] = {
         "codemirror_mode": {"name": "ipython", "version": 3},
         "file_extension": ".py",
         "mimetype": "text/x-python",

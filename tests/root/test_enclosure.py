@@ -103,12 +103,21 @@ def test_a_folder_below_a_closed_one_is_shown_and_not_its_neighbours(
 
 
 def test_shared_places_are_its_own(enclosed: Enclosed, tmp_path: Path) -> None:
-    script = (
-        f"ls /tmp /var/tmp /dev/shm | grep -v : ; echo x > /tmp/mine; echo x > /dev/shm/mine; ls '{tmp_path}'"
+    places = [Path(place) for place in ("/tmp", "/var/tmp", "/dev/shm")]
+    outside = [place / f"outside-{os.getpid()}" for place in places]
+    inside = [place / f"inside-{os.getpid()}" for place in places]
+    for file in (*outside, tmp_path / "hidden"):
+        file.write_text("x")
+    made = "; ".join(f"echo x > {file}" for file in inside)
+    told = run(
+        enclosed("sh", "-c", f"{made}; find {' '.join(map(str, places))} -maxdepth 1; ls '{tmp_path}'")
     )
-    assert run(enclosed("sh", "-c", script)).stdout.split() == []
-    assert not Path("/tmp/mine").exists()
-    assert not Path("/dev/shm/mine").exists()
+    for file in outside:
+        file.unlink()
+    # the interpreter itself may lie there
+    ways = [way for path in isolation.program_paths() for way in (path, *path.parents)]
+    assert {Path(line) for line in told.stdout.splitlines()} - set(ways) == {*places, *inside} - set(ways)
+    assert not any(file.exists() for file in inside)
 
 
 def test_a_folder_to_stand_on_leads_past_no_cover(enclosed: Enclosed, home: Path) -> None:
