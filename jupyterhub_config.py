@@ -32,9 +32,10 @@ c.JupyterHub.template_paths = config.templates()
 c.JupyterHub.template_vars = config.template_vars()
 
 # sessions
-c.JupyterHub.spawner_class = config.spawner_class()
+c.JupyterHub.spawner_class = "slicelift_hub.spawner.LocalSliceSpawner"
 c.LocalSliceSpawner.launcher_url = config.launcher_url()
 c.LocalSliceSpawner.demo = config.demo()
+c.Spawner.poll_interval = 5  # the port of one that died is soon another's
 c.Spawner.start_timeout = 120
 c.Spawner.http_timeout = 120
 

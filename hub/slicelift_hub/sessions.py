@@ -11,13 +11,14 @@ session or group they moved to, before the slice goes to the next one.
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from slicelift.runtime import processes
 from sqlalchemy import (
@@ -36,7 +37,7 @@ from sqlalchemy import (
 from sqlalchemy import insert as insert_row
 
 from slicelift_hub import leases
-from slicelift_hub.database import reading, writing
+from slicelift_hub.database import open_database, reading, writing
 
 MARKER = "SLICELIFT_SESSION"
 PREFIX = "session:"
@@ -65,6 +66,18 @@ class Session:
 
     session_id: str
     items: tuple[leases.Item, ...]
+
+
+@functools.cache
+def of_home(root: Path) -> Sessions:
+    """The sessions of that home, whose ledger is made if there is none yet. Blocks."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Sessions(open_database(root / "ledger.db"))
+
+
+def make_holder(user: str, server: str = "") -> str:
+    """How a session is named in the leases; for the default server also how those of all its user's begin. Pure."""
+    return f"{PREFIX}{quote(user, safe='@~')}:{server}"
 
 
 class Sessions:
@@ -106,26 +119,26 @@ class Sessions:
 
         Processes that cannot be killed (uninterruptible sleep on a device) are named, and the lease stays with them.
         """
-        row = self._row(holder)
-        left = _kill(row.session_id) if row is not None else ()
-        if not left:
-            with writing(self._engine) as connection:
-                _forget(connection, holder)
-        return left
+        with reading(self._engine) as connection:
+            session_id = _session_of(connection, holder)
+        return self._end(holder, session_id)
+
+    def end_user(self, user: str) -> None:
+        """End every session of somebody whom the hub knows no longer."""
+        with reading(self._engine) as connection:
+            holders = list(connection.scalars(select(sessions.c.holder)))
+        for holder in holders:
+            if holder.startswith(make_holder(user)):
+                self.end(holder)
 
     def reconcile(self) -> list[str]:
-        """Free what belongs to no living session; the holders freed."""
+        """Free what belongs to no living session; the holders."""
+        held = select(leases.leases.c.holder).where(leases.leases.c.holder.startswith(PREFIX)).distinct()
         with reading(self._engine) as connection:
-            rows = list(connection.execute(select(sessions)))
-            holders = (
-                select(leases.leases.c.holder).where(leases.leases.c.holder.startswith(PREFIX)).distinct()
-            )
-            known = {row.holder for row in rows}
-            stray = [holder for holder in connection.scalars(holders) if holder not in known]
-        gone = [row for row in rows if not _lives(row)]
-        return [row.holder for row in gone if self._end_if_still(row)] + [
-            holder for holder in stray if not self.end(holder)
-        ]
+            rows = {row.holder: row for row in connection.execute(select(sessions))}
+            found = dict.fromkeys(holder for holder in connection.scalars(held) if holder not in rows)
+        found |= {holder: row.session_id for holder, row in rows.items() if not _lives(row)}
+        return [holder for holder, session_id in found.items() if not self._end(holder, session_id)]
 
     def capacity(self) -> dict[str, leases.Pool]:
         """Every pool by name, in one read that waits for nobody."""
@@ -141,25 +154,22 @@ class Sessions:
                     counts[pool] = counts.get(pool, 0) + 1
         return counts
 
-    def _row(self, holder: str) -> Any:
-        with reading(self._engine) as connection:
-            return connection.execute(select(sessions).where(sessions.c.holder == holder)).first()
-
-    def _end_if_still(self, seen: Any) -> bool:
-        """A holder may have begun anew since it was seen: only the same session is ended."""
-        if _kill(seen.session_id):
-            return False
-        same = (sessions.c.holder == seen.holder) & (sessions.c.session_id == seen.session_id)
+    def _end(self, holder: str, session_id: str | None) -> tuple[str, ...]:
+        """That very session, or for None a lease without one: the holder may have begun anew since it was seen."""
+        left = _kill(session_id) if session_id else ()
+        if left:
+            return left
         with writing(self._engine) as connection:
-            if connection.scalar(select(sessions.c.holder).where(same)) is None:
-                return False
-            _forget(connection, seen.holder)
-        return True
+            if _session_of(connection, holder) == session_id:
+                leases.release(connection, holder)
+                connection.execute(delete(sessions).where(sessions.c.holder == holder))
+        return ()
 
 
-def _forget(connection: Connection, holder: str) -> None:
-    leases.release(connection, holder)
-    connection.execute(delete(sessions).where(sessions.c.holder == holder))
+def _session_of(connection: Connection, holder: str) -> str | None:
+    query = select(sessions.c.session_id).where(sessions.c.holder == holder)
+    session_id: str | None = connection.scalar(query)
+    return session_id
 
 
 def _lives(row: Any) -> bool:
@@ -172,7 +182,9 @@ def _lives(row: Any) -> bool:
 def _kill(session_id: str) -> tuple[str, ...]:
     """End every process of the session at once; those that would not die."""
     wanted = f"{MARKER}={session_id}".encode()
-    end = partial(processes.end, lambda: _marked(wanted), grace_seconds=0, limit_seconds=KILL_SECONDS)
+    end = functools.partial(
+        processes.end, lambda: _marked(wanted), grace_seconds=0, limit_seconds=KILL_SECONDS
+    )
     left = end().left
     # a process shows no environment while it is being exec'ed: what was just starting is found now
     time.sleep(SETTLE_SECONDS)
@@ -180,13 +192,6 @@ def _kill(session_id: str) -> tuple[str, ...]:
 
 
 def _marked(wanted: bytes) -> list[processes.Process]:
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    found = (processes.look(pid) for pid in pids if pid != os.getpid() and wanted in _environment(pid))
-    return [process for process in found if process is not None]
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    # looked at first: what had the mark must not be killed by a number that is another's by now
+    found = (processes.look(pid) for pid in processes.pids() if pid != os.getpid())
+    return [process for process in found if process and wanted in processes.environment(process.pid)]

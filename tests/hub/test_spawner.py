@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+from slicelift_hub.accounts import Accounts
 from slicelift_profiles.catalog import SHIPPED
 
 SLICES = "/hub/spawn"
@@ -269,15 +270,32 @@ def test_a_start_that_is_called_off_leaves_nothing(
 def test_a_session_that_dies_gives_its_slice_back(
     people: dict[str, Any], slices_hub: Any, tools: Any
 ) -> None:
-    """Also what it started and moved to a session of its own; the hub looks every 30 s, the launcher every 2."""
+    """Also what it started and moved to a session of its own; and its token opens nothing any more."""
     ben = people["ben"]
     if not ben.server().get("ready"):
         ben.spawn(profile="slice-2g-20gb")
     marker = {"SLICELIFT_SESSION": ben.session()["SLICELIFT_SESSION"]}
+    token = slices_hub.api(ben.session()["JUPYTERHUB_API_TOKEN"])
+    assert token.get("user").status_code == 200
     left = subprocess.Popen(["sleep", "600"], env=os.environ | marker, start_new_session=True)
     os.kill(ben.pid(), signal.SIGKILL)
     tools.wait_for(lambda: not holders(slices_hub), 20, slices_hub.log)
     assert left.wait(10) == -signal.SIGKILL
+    tools.wait_for(lambda: token.get("user").status_code == 403, 20, slices_hub.log)
+
+
+def test_who_is_removed_while_the_hub_is_away_loses_the_session_at_its_next_start(
+    people: dict[str, Any], slices_hub: Any
+) -> None:
+    lei = people["李雷"]
+    lei.spawn(profile="slice-1g-10gb")
+    pid = lei.pid()
+    slices_hub.stop()
+    Accounts(slices_hub.home).remove("李雷")
+    slices_hub.start()
+    assert _is_gone(pid)
+    assert holders(slices_hub) == {}
+    assert lei.api.get("user").status_code == 403
 
 
 def _marked(hub: Any, tools: Any) -> list[int]:

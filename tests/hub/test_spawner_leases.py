@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from slicelift_hub import homes
 from slicelift_hub.database import open_database
 from slicelift_hub.leases import Leases, make_inventory
-from slicelift_hub.sessions import MARKER, Sessions
+from slicelift_hub.sessions import MARKER, Sessions, make_holder
+from slicelift_hub.sessions import sessions as table
+from slicelift_hub.spawner import LocalSliceSpawner
+from slicelift_hub.starting import is_served, last_words
+from sqlalchemy import select
 
 NEEDS = {"1g.10gb": 1}
 # a hub that takes a lease, starts a session, and is gone before it can note its pid
@@ -122,6 +128,46 @@ def test_a_session_without_a_slice_is_known_as_well(sessions: Sessions) -> None:
     assert left.wait(5) == -9
 
 
+def test_who_has_begun_anew_is_left_alone(sessions: Sessions) -> None:
+    """Whoever saw the former session gone, or its lease without one, may be late."""
+    former = sessions.begin("session:anna:", NEEDS)
+    assert former is not None
+    sessions.end("session:anna:")
+    assert sessions.begin("session:anna:", NEEDS)
+    for seen in (former.session_id, None):
+        sessions._end("session:anna:", seen)
+        assert sessions.capacity()["1g.10gb"].free == 0
+
+
+def test_all_sessions_of_one_user_end_and_nobody_elses(sessions: Sessions) -> None:
+    for user, server in (("an%na", ""), ("an%na", "second"), ("an%nab", ""), ("anXna", "")):
+        assert sessions.begin(make_holder(user, server), {})
+    sessions.end_user("an%na")
+    with sessions._engine.connect() as connection:
+        left = set(connection.scalars(select(table.c.holder)))
+    assert left == {"session:an%25nab:", "session:anXna:"}
+
+
+def test_a_port_counts_once_the_users_own_process_listens() -> None:
+    mine = os.getuid()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        assert not is_served(port, mine)
+        listener.listen()
+        assert is_served(port, mine)
+        assert not is_served(port, mine + 1)
+        assert not is_served(port, None)
+    assert not is_served(port, mine)
+
+
+def test_the_last_words_of_a_long_log_are_its_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_words(log) == ""
+    log.write_text("x" * 5000 + "\nfirst\nsecond 李\nlast\n")
+    assert last_words(log) == "first / second 李 / last"
+
+
 def test_homes_have_plain_names_that_never_meet() -> None:
     names = ["anna", "Anna", "李雷", "李 雷", "a/../b", "a--b", "..", "", "x" * 300, "a-b", "a_b", "o'neil"]
     slugs = [homes.slug(name) for name in names]
@@ -129,6 +175,15 @@ def test_homes_have_plain_names_that_never_meet() -> None:
     assert all(slug.isascii() and "/" not in slug and not slug.startswith(".") for slug in slugs)
     assert max(map(len, slugs)) <= 48
     assert homes.slug("anna") == "anna"
+
+
+def test_no_two_sessions_share_a_log(tmp_path: Path) -> None:
+    people = [("a", ""), ("a", "b"), ("a.b", ""), ("a.b", "b"), ("a", "b.b"), ("a", "B")]
+    sessions = [
+        SimpleNamespace(user=SimpleNamespace(name=user), name=name, home=tmp_path) for user, name in people
+    ]
+    logs = {LocalSliceSpawner._log_path(session) for session in sessions}
+    assert len(logs) == len(people)
 
 
 def test_a_home_is_made_whole_and_left_alone_ever_after(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import sys
 import time
@@ -226,7 +225,7 @@ class HubService(Service):
     def addresses(self, client: Client, tracker: dict[str, Any]) -> dict[str, Any]:
         """See `Service`; with the account of who started this, its pass phrase once."""
         url = f"http://127.0.0.1:{self.wanted.hub_port}"
-        account = hubs.accounts("first", f"--name={_system_name()}")
+        account = hubs.accounts("first")
         mlflow = tracker.get("url")
         shown = f"{url}/services/launcher/mlflow/" if str(mlflow).startswith("http") else mlflow
         told = {**super().addresses(client, {"url": shown}), "hub": url}
@@ -327,14 +326,6 @@ def program() -> str:
     if shutil.which("slicelift"):
         return "slicelift"
     return os.path.relpath(given) if given.endswith("slicelift") else f"{sys.executable} -m slicelift"
-
-
-def _system_name() -> str:
-    """As the launcher names who runs it, so that the command line and the browser show the same runs."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
 
 
 def _no_launcher() -> bool:

@@ -94,6 +94,19 @@ def user_of(pid: int) -> int | None:
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Uid:")), None)
 
 
+def pids() -> list[int]:
+    """Of all processes that show themselves to us."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def environment(pid: int) -> list[bytes]:
+    """`NAME=value` of what the process was started with; empty where it may not be read."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def boot_id() -> str:
     """Names this boot of the machine: a pid and start time from another boot mean nothing."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -193,20 +206,13 @@ def send(process: Process, number: signal.Signals) -> bool:
 
 
 def _everyone() -> dict[int, Process]:
-    found = (look(pid) for pid in _pids())
+    found = (look(pid) for pid in pids())
     return {process.pid: process for process in found if process}
 
 
 def _marked(everyone: dict[int, Process], attempt_id: str) -> set[int]:
     wanted = f"{MARKER}={attempt_id}".encode()
-    return {pid for pid in everyone if wanted in _environment(pid)}
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    return {pid for pid in everyone if wanted in environment(pid)}
 
 
 def _inhabitants(everyone: dict[int, Process], tree: Tree) -> set[int]:
@@ -218,7 +224,7 @@ def _inhabitants(everyone: dict[int, Process], tree: Tree) -> set[int]:
         return set()
     inside = {pid for pid in everyone if mount_namespace(pid) == tree.mount_namespace}
     own = f"{MARKER}={tree.attempt_id}".encode()
-    markers = {item for pid in inside for item in _environment(pid) if item.startswith(f"{MARKER}=".encode())}
+    markers = {item for pid in inside for item in environment(pid) if item.startswith(f"{MARKER}=".encode())}
     return set() if markers - {own} else inside
 
 
@@ -261,10 +267,6 @@ def _listed_children(pid: int) -> list[int]:
         with suppress(OSError):
             found += map(int, path.read_text(encoding="ascii").split())
     return found
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _collect(pid: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -39,19 +38,17 @@ def check(arguments: Mapping[str, Any], _say: Say) -> Any:
     started = time.perf_counter()
     path = Path(arguments["path"])
     report = promotion.check(path, parameters=arguments.get("parameters") or {})
-    return plain(
-        {
-            "findings": promotion.finding_rows(report),
-            "ok": report.verdict != "refused",
-            "cells": {
-                "travelling": len(report.selected_cells),
-                "code": sum(cell.is_code for cell in report.notebook.cells),
-            },
-            "seconds": time.perf_counter() - started,
-            "parameters": _parameters(report),
-            "kernel": _kernel(report),
-        }
-    )
+    return {
+        "findings": promotion.finding_rows(report),
+        "ok": report.verdict != "refused",
+        "cells": {
+            "travelling": len(report.selected_cells),
+            "code": sum(cell.is_code for cell in report.notebook.cells),
+        },
+        "seconds": time.perf_counter() - started,
+        "parameters": _parameters(report),
+        "kernel": _kernel(report),
+    }
 
 
 def plan(arguments: Mapping[str, Any], _say: Say) -> Any:
@@ -59,23 +56,21 @@ def plan(arguments: Mapping[str, Any], _say: Say) -> Any:
     made = promotion.plan(make_request(arguments["path"], arguments.get("request") or {}))
     prepared = made.prepared
     script, kernel = promotion.accepted(prepared.report)
-    return plain(
-        {
-            "travels": {
-                "code": _code(made),
-                "data": _data(made),
-                "packages": {"pinned": len(kernel.packages), "python": kernel.python_version},
-            },
-            "spec": to_dict(prepared.spec),
-            "findings": promotion.finding_rows(prepared.report),
-            "manifest": made.manifest,
-            "position": made.position,
-            "capacity": made.capacity,
-            "notes": [without_address(note) for note in made.notes],
-            "script": script.source,
-            "sentence": _sentence(made),
-        }
-    )
+    return {
+        "travels": {
+            "code": _code(made),
+            "data": _data(made),
+            "packages": {"pinned": len(kernel.packages), "python": kernel.python_version},
+        },
+        "spec": to_dict(prepared.spec),
+        "findings": promotion.finding_rows(prepared.report),
+        "manifest": made.manifest,
+        "position": made.position,
+        "capacity": made.capacity,
+        "notes": [without_address(note) for note in made.notes],
+        "script": script.source,
+        "sentence": _sentence(made),
+    }
 
 
 def promote(arguments: Mapping[str, Any], say: Say) -> Any:
@@ -86,7 +81,7 @@ def promote(arguments: Mapping[str, Any], say: Say) -> Any:
         promotion_id=arguments.get("promotion_id"),
         on_progress=lambda step: say(to_dict(step)),
     )
-    return plain(to_dict(view))
+    return to_dict(view)
 
 
 CALLS: Mapping[str, Callable[[Mapping[str, Any], Say], Any]] = {
@@ -115,17 +110,6 @@ def make_request(path: str, fields: Mapping[str, Any]) -> promotion.Request:
     given = {name: value for name, value in fields.items() if value not in (None, "")}
     secrets = tuple(str(name) for name in given.pop("secrets", ()))
     return promotion.Request(notebook=Path(path), secrets=secrets, **given)
-
-
-def plain(value: Any) -> Any:
-    """NaN and the infinities as words, since JSON has none."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    return value
 
 
 def _bad(what: str) -> UserError:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slicelift.errors import SliceliftError
+from slicelift.figures import exact
 
 Say = Callable[[Mapping[str, Any]], None]
 
@@ -67,8 +68,8 @@ class Answers:
         self._lock = threading.Lock()
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """One line. Non-finite floats have been made words by then."""
-        text = json.dumps(line, allow_nan=False)
+        """One line. Whatever is in it, it is written: somebody waits for it."""
+        text = json.dumps(exact(line), allow_nan=False, default=str)
         with self._lock:
             self._stream.write(text + "\n")
             self._stream.flush()

@@ -134,7 +134,7 @@ class _Worker:
         try:
             while line := await self.process.stdout.readline():
                 self._heard(json.loads(line))
-        except ValueError as error:
+        except (ValueError, LookupError, TypeError) as error:
             # a line beyond all bounds, or none of ours: nothing after it could be trusted
             self._log.error("The promotion worker said something strange: %s", error)
             self._kill()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -17,7 +18,7 @@ from slicelift_hub.launcher.mlflow_translation import Call
 from slicelift_hub.launcher.passthrough import MlflowHandler
 
 # bodies that are a file's content, or no JSON
-_RAW = ("upload-artifact", "v1/traces")
+_RAW = re.compile(r"(?:api|ajax-api)/2\.0/mlflow/upload-artifact|v1/traces")
 
 
 class GateHandler(MlflowHandler):
@@ -53,7 +54,7 @@ class GateHandler(MlflowHandler):
             query=tuple(parse_qsl(self.request.query, keep_blank_values=True)),
             headers=self.passed_headers(),
         )
-        raw = call.is_file or path.endswith(_RAW)
+        raw = call.is_file or _RAW.fullmatch(path)
         return call if raw else Call(**{**vars(call), "json": self._json()})
 
     def _json(self) -> Any:
