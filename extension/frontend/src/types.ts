@@ -154,19 +154,12 @@ export interface Bundle {
   series: Series[];
 }
 
-export interface Finding {
-  code: string;
-  severity: "error" | "warning" | "note";
-  message: string;
-  cell: number | null;
-  line: number | null;
-  fix: string | null;
-  file: string | null;
-  defining_cell: number | null;
-  source?: string;
-}
-
 export const MIME = "application/vnd.slicelift.run+json";
+
+/** Grows with every change of a run: of two views the one with the higher age is the newer. */
+export function ageOf(view: RunView): number {
+  return view.attempt * 1e6 + view.history.length;
+}
 
 /** True when no later status of the same attempt can follow. */
 export function isTerminal(status: Status): boolean {

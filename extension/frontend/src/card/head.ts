@@ -1,7 +1,7 @@
 /** The first line of a card: state, name, size and time; the buttons that fit the state. */
 
+import { el } from "../elements";
 import { durationText } from "../figures";
-import { el } from "../promote/elements";
 import { elapsed, sentence, statusClass, statusWord } from "../sentences";
 import { isTerminal, type RunView } from "../types";
 import type { Words } from "../words";

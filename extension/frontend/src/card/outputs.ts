@@ -1,12 +1,12 @@
 /** What the attempts left under ./outputs, and the attempts themselves: read when they are opened. */
 
 import type { Api } from "../api";
-import { durationText, sizeText } from "../figures";
-import { el } from "../promote/elements";
+import { el } from "../elements";
+import { faultText } from "../faults";
+import { clockText, durationText, sizeText } from "../figures";
 import { failureSentence, statusWord } from "../sentences";
 import type { Attempt, Output, RunView } from "../types";
 import type { Words } from "../words";
-import { clockText } from "./steps";
 
 export interface Section {
   node: HTMLElement;
@@ -67,7 +67,7 @@ function section(plan: Plan): Section {
       body.replaceChildren(...(await plan.read(view)));
     } catch (error) {
       known = "";
-      body.replaceChildren(el("p", { class: "sl-dim" }, (error as Error).message));
+      body.replaceChildren(el("p", { class: "sl-dim" }, faultText(error)));
     }
   };
   node.addEventListener("toggle", () => void fill());
@@ -99,7 +99,7 @@ function file(output: Output, { view, api, words }: Parts & { view: RunView }): 
 function attemptRow(attempt: Attempt, view: RunView, words: Words): HTMLElement {
   const { started, ended, failure } = attempt;
   const took = started === null || ended === null ? "" : durationText(ended - started, words);
-  const why = failure ? failureSentence(failure, view.spec.notebook, words) : attempt.message || attempt.reason;
+  const why = failure ? failureSentence(failure, view.spec.notebook, words) : words.say(attempt.message || attempt.reason);
   const state = statusWord(attempt.status, words);
   const cells = [String(attempt.attempt), state, started === null ? "" : clockText(started), took, why];
   return el("tr", {}, ...cells.map((text) => el("td", {}, text)));

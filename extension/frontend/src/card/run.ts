@@ -1,7 +1,7 @@
 /** One card: its parts in order, and what each of them is told when something happens. */
 
-import { ApiError } from "../api";
-import { el } from "../promote/elements";
+import { el } from "../elements";
+import { faultText } from "../faults";
 import type { Disposer } from "../stream";
 import { type Bundle, isTerminal, type RunView } from "../types";
 import type { CardParts } from "./card";
@@ -57,16 +57,26 @@ export class RunCard implements Disposer {
     this.stand("connecting", "");
   }
 
-  /** What lies in the notebook, before anything is asked. */
-  showSaved(bundle: Bundle): void {
-    if (isTerminal(bundle.view.status)) this.savedState = stateOf(bundle.view);
-    this.follower.begin(structuredClone(bundle.view));
-    this.charts.take(bundle.series);
-    this.asOf = Math.max(bundle.view.created, ...bundle.view.history.map((change) => change.time));
-  }
-
   start(): void {
     void this.follower.start();
+  }
+
+  /** What lies in the notebook is shown before anything is asked. */
+  startSaved(bundle: Bundle): void {
+    this.showSaved(bundle);
+    this.start();
+  }
+
+  /** Nothing will be asked. */
+  showStill(bundle: Bundle): void {
+    this.showSaved(bundle);
+    this.stand("still", "");
+  }
+
+  /** A view of now: only its curves are asked for. */
+  startFresh(view: RunView): void {
+    this.follower.begin(structuredClone(view));
+    this.follower.watch();
   }
 
   dispose(): void {
@@ -76,6 +86,13 @@ export class RunCard implements Disposer {
     this.follower.dispose();
     this.charts.dispose();
     this.log.dispose();
+  }
+
+  private showSaved(bundle: Bundle): void {
+    if (isTerminal(bundle.view.status)) this.savedState = stateOf(bundle.view);
+    this.charts.take(bundle.series);
+    this.follower.begin(structuredClone(bundle.view));
+    this.asOf = Math.max(bundle.view.created, ...bundle.view.history.map((change) => change.time));
   }
 
   private listener(): ConstructorParameters<typeof Follower>[1]["listener"] {
@@ -93,6 +110,7 @@ export class RunCard implements Disposer {
     this.node.dataset.status = view.status;
     this.node.setAttribute("aria-label", this.parts.words.__("Run %1", view.name));
     this.node.classList.toggle("sl-over", isTerminal(view.status));
+    this.parts.host?.named?.(view);
     this.head.update(view);
     this.log.update(view);
     for (const piece of Object.values(this.pieces.updated)) piece.update(view);
@@ -104,7 +122,7 @@ export class RunCard implements Disposer {
     this.standing = standing;
     this.node.dataset.connection = standing;
     if (standing === "gone" && !this.view) this.node.setAttribute("aria-label", this.parts.words.__("Run %1", this.runId));
-    this.head.allow(standing !== "away" && standing !== "gone");
+    this.head.allow(!["away", "gone", "still"].includes(standing));
     this.pieces.notice.tell(standing, message, this.view ? this.asOf : null);
   }
 
@@ -142,8 +160,7 @@ export class RunCard implements Disposer {
     try {
       await this.follower.act(action);
     } catch (error) {
-      const { message, hint } = error instanceof ApiError ? error : { message: String(error), hint: "" };
-      fault.textContent = [message, hint].filter(Boolean).join(" ");
+      fault.textContent = faultText(error);
       fault.hidden = false;
     }
   }

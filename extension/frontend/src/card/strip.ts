@@ -1,7 +1,7 @@
 /** The ranks of a gang, one small square each, with what is odd about them in words. */
 
+import { el, memo } from "../elements";
 import { agoText } from "../figures";
-import { el, memo } from "../promote/elements";
 import { isTerminal, type Rank, type RunView } from "../types";
 import type { Words } from "../words";
 

@@ -1,12 +1,12 @@
 /** Registered versions of a run: their aliases, who moved them last, and a form that sets one. */
 
-import { type Api, ApiError } from "../api";
-import { agoText } from "../figures";
-import { el, memo } from "../promote/elements";
+import type { Api } from "../api";
+import { el, memo } from "../elements";
+import { faultText } from "../faults";
+import { agoText, clockText } from "../figures";
 import type { AliasChange, ModelVersion, RunView } from "../types";
 import type { Words } from "../words";
 import type { Section } from "./outputs";
-import { clockText } from "./steps";
 
 const USUAL = ["candidate", "champion"];
 
@@ -86,7 +86,7 @@ function aliasForm(model: ModelVersion, parts: Parts, done: (fresh: ModelVersion
     set.disabled = true;
     said.textContent = "";
     sendAlias(model, field.value.trim().replace(/^@/, ""), parts)
-      .then(done, (error: Error) => (said.textContent = told(error)))
+      .then(done, (error: unknown) => (said.textContent = faultText(error)))
       .finally(() => (set.disabled = false));
   });
   return el("span", { class: "sl-alias-box" }, open, form, said);
@@ -95,8 +95,4 @@ function aliasForm(model: ModelVersion, parts: Parts, done: (fresh: ModelVersion
 async function sendAlias(model: ModelVersion, alias: string, { api }: Parts): Promise<ModelVersion> {
   const path = `api/models/${encodeURIComponent(model.name)}/aliases/${encodeURIComponent(alias)}`;
   return api.post<ModelVersion>(path, { version: model.version });
-}
-
-function told(error: Error): string {
-  return error instanceof ApiError ? [error.message, error.hint].filter(Boolean).join(" ") : error.message;
 }

@@ -4,15 +4,15 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/applica
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
-import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 import { Widget } from "@lumino/widgets";
 
 import { type Host, mountCard } from "../card/card";
+import type { Page } from "../page";
 import type { Disposer } from "../stream";
-import { type Bundle, MIME } from "../types";
-import type { Words } from "../words";
-import { labApi, labFeed } from "./api";
+import { type Bundle, isTerminal, MIME } from "../types";
 import { openNotebook, showCell } from "./cells";
+import { wakeNotices } from "./notify";
+import { IPage } from "./page";
 
 const RANK = 10; // text/html has 50: a higher rank would never be shown
 
@@ -20,23 +20,17 @@ export const renderer: JupyterFrontEndPlugin<void> = {
   id: "slicelift:renderer",
   description: "Shows a run under the cell that promoted it.",
   autoStart: true,
-  requires: [IRenderMimeRegistry],
-  optional: [INotebookTracker, ITranslator],
-  activate: (
-    app: JupyterFrontEnd,
-    registry: IRenderMimeRegistry,
-    notebooks: INotebookTracker | null,
-    translator: ITranslator | null,
-  ) => {
-    const words = (translator ?? nullTranslator).load("slicelift");
-    registry.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new RunOutput({ app, notebooks, words }) }, RANK);
+  requires: [IRenderMimeRegistry, IPage],
+  optional: [INotebookTracker],
+  activate: (app: JupyterFrontEnd, registry: IRenderMimeRegistry, page: Page, notebooks: INotebookTracker | null) => {
+    registry.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new RunOutput({ app, notebooks, page }) }, RANK);
   },
 };
 
 interface Surroundings {
   app: JupyterFrontEnd;
   notebooks: INotebookTracker | null;
-  words: Words;
+  page: Page;
 }
 
 /** One output. Drawing the same run again keeps the card that is there, which is live. */
@@ -51,12 +45,16 @@ class RunOutput extends Widget implements IRenderMime.IRenderer {
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const bundle = model.data[MIME] as unknown as Bundle;
+    const bundle = (model.data[MIME] ?? {}) as unknown as Partial<Bundle>;
     this.model = model;
     if (this.card && bundle.run_id === this.runId) return;
     this.card?.dispose();
-    this.runId = bundle.run_id;
-    this.card = mountCard(this.node, bundle, { api: labApi, feed: labFeed, words: this.parts.words, host: this.host() });
+    this.card = null;
+    this.runId = bundle.run_id ?? "";
+    if (!this.runId) return void (this.node.textContent = String(model.data["text/plain"] ?? ""));
+    const saved = bundle.view && bundle.series ? (bundle as Bundle) : null; // somebody may have edited the file
+    this.card = mountCard(this.node, saved ?? this.runId, { ...this.parts.page, host: this.host() });
+    if (!saved || !isTerminal(saved.view.status)) wakeNotices();
   }
 
   override dispose(): void {

@@ -1,5 +1,6 @@
 /** What the server extension answers to `context`, `check`, `plan` and `promote`. */
 
+import type { Fault } from "../faults";
 import type { RunView } from "../types";
 
 export interface FindingRow {
@@ -115,14 +116,6 @@ export interface Step {
   name: string;
   text: string;
   seconds: number;
-}
-
-/** What went wrong, in the form of every error of ours. */
-export interface Fault {
-  code: string;
-  message: string;
-  hint: string;
-  detail?: { findings?: FindingRow[] } | null;
 }
 
 /** One line of `promote`. */

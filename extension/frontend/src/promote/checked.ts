@@ -1,8 +1,8 @@
 /** The findings of the preflight: worst first, each with its place to jump to. */
 
+import { el, told } from "../elements";
 import type { Words } from "../words";
-import type { Fault, FindingRow } from "./answers";
-import { el, told } from "./elements";
+import type { FindingRow } from "./answers";
 
 const ORDER = { error: 0, warning: 1, note: 2 };
 const NOTES_SHOWN = 3;
@@ -38,16 +38,6 @@ export function counted(findings: readonly FindingRow[], words: Words): string {
     .join(", ");
 }
 
-/** A refusal beside what it concerns: what was found, and the way on. */
-export function faultBox(fault: Fault): HTMLElement {
-  return el(
-    "div",
-    { class: "sl-fault", role: "alert", "data-code": fault.code },
-    el("p", {}, ...told(fault.message)),
-    fault.hint ? el("p", { class: "sl-dim" }, ...told(fault.hint)) : null,
-  );
-}
-
 function findingItem(row: FindingRow, words: Words, jump: Jump): HTMLElement {
   return el(
     "li",
@@ -58,9 +48,9 @@ function findingItem(row: FindingRow, words: Words, jump: Jump): HTMLElement {
       { class: "sl-what" },
       place(row, words, jump),
       " ",
-      el("span", {}, ...told(row.message)),
+      el("span", {}, ...told(words.say(row.message))),
       row.source ? el("code", { class: "sl-source" }, row.source.trim()) : null,
-      row.fix ? el("p", { class: "sl-dim sl-fix" }, ...told(row.fix)) : null,
+      row.fix ? el("p", { class: "sl-dim sl-fix" }, ...told(words.say(row.fix))) : null,
     ),
   );
 }

@@ -1,22 +1,20 @@
 /** The Promote panel of one notebook: what was found, what travels, how large, when it starts; then the run. */
 
-import type { Api } from "../api";
 import { type Host, mountCard } from "../card/card";
-import type { Disposer, Feed } from "../stream";
+import { el, memo, setText } from "../elements";
+import { faultBox } from "../faults";
+import type { Page } from "../page";
+import type { Disposer } from "../stream";
 import type { RunView } from "../types";
 import type { Words } from "../words";
-import { counted, faultBox, findingList } from "./checked";
+import { counted, findingList } from "./checked";
 import { placeOf } from "./choice";
-import { el, memo } from "./elements";
 import { gangForm, showFault } from "./gang";
-import { Session, type State } from "./session";
 import { onDemand } from "./ondemand";
+import { Session, type State } from "./session";
 import { planList, travelsList, travelsSummary } from "./travels";
 
-export interface PromoteParts {
-  api: Api;
-  feed: Feed;
-  words: Words;
+export interface PromoteParts extends Page {
   host?: Host;
   path: string;
   /** Saves the document if it must be; false when the user would not. */
@@ -24,7 +22,7 @@ export interface PromoteParts {
   /** Shows a cell (from 0) and a line of it (from 1) in the notebook. */
   openCell(cell: number, line: number): void;
   submitted(view: RunView): void;
-  openJobs?(runId: string): void;
+  openJobs?(view: RunView): void;
 }
 
 export interface PromoteHandle extends Disposer {
@@ -157,7 +155,7 @@ class Panel {
     if (state.submitting && state.lost) {
       return words.__("The connection was lost; sending the same promotion again. It makes one job only.");
     }
-    if (state.submitting) return state.steps[state.steps.length - 1]?.text ?? words.__("Saving and sending…");
+    if (state.submitting) return words.say(state.steps.at(-1)?.text ?? "") || words.__("Saving and sending…");
     if (state.run) return "";
     if (state.checking) return words.__("Checking…");
     if (state.planning) return words.__("Planning: snapshot and data are looked at…");
@@ -215,7 +213,7 @@ class Panel {
     else if (check && !check.ok)
       this.at.plan.replaceChildren(waiting(words.__("Known once no error is left.")));
     else this.at.plan.replaceChildren(waiting(words.__("Made once the notebook is checked.")));
-    const away = contextFault ? contextFault.message : context?.launcher === "up" ? "" : context?.message;
+    const away = contextFault ? contextFault.message : context?.launcher === "up" ? "" : words.say(context?.message ?? "");
     if (away) this.at.plan.append(waiting(away));
   });
 
@@ -249,11 +247,11 @@ class Panel {
     const again = el("button", { type: "button" }, words.__("Promote again"));
     again.addEventListener("click", () => void this.session.again());
     const jobs = el("button", { type: "button" }, words.__("Open in jobs"));
-    jobs.addEventListener("click", () => this.parts.openJobs?.(run.run_id));
+    jobs.addEventListener("click", () => this.parts.openJobs?.(run));
     const title = el("h3", { tabindex: -1 }, words.__("Submitted"));
     const actions = el("div", { class: "sl-actions" }, this.parts.openJobs ? jobs : null, again);
     this.at.run.append(title, place, actions);
-    this.card = mountCard(place, run.run_id, this.parts);
+    this.card = mountCard(place, run, this.parts);
     title.focus();
   });
 
@@ -295,10 +293,6 @@ function formKey({ context, plan, check }: State): string {
 
 function waiting(text: string): HTMLElement {
   return el("p", { class: "sl-dim" }, text);
-}
-
-function setText(node: HTMLElement, text: string): void {
-  if (node.textContent !== text) node.textContent = text;
 }
 
 /** Remembers which control of that name has the focus, and where its cursor stands. */

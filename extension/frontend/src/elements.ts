@@ -23,6 +23,11 @@ export function told(text: string): (Node | string)[] {
   return text.split("`").map((piece, index) => (index % 2 ? el("code", {}, piece) : piece));
 }
 
+/** What a reader hears again only when it differs. */
+export function setText(node: HTMLElement, text: string): void {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 /** Redraws only when one of the values differs from last time, so that focus and open details stay. */
 export function memo(draw: () => void): (...values: unknown[]) => void {
   let last: unknown[] | null = null;
