@@ -69,7 +69,6 @@ def plan(arguments: Mapping[str, Any], _say: Say) -> Any:
         "capacity": made.capacity,
         "notes": [without_address(note) for note in made.notes],
         "script": script.source,
-        "sentence": _sentence(made),
     }
 
 
@@ -173,31 +172,3 @@ def _data(made: promotion.Plan) -> list[dict[str, Any]]:
     return [
         {name: getattr(ref, name) for name in shown} | {"proved": True} for ref in made.prepared.snapshot.data
     ]
-
-
-def _sentence(made: promotion.Plan) -> str:
-    if made.position is None or made.capacity is None:
-        return "not known yet: the launcher does not answer"
-    ahead = made.position - 1
-    if ahead > 0:
-        return f"starts behind {ahead} job{'' if ahead == 1 else 's'} that wait{'s' if ahead == 1 else ''}"
-    needed, free, total, what = _pool(made, made.capacity)
-    are = f"{free} of {total} {what} {'is' if total == 1 else 'are'} free"
-    return f"starts now: {are}" if free >= needed else f"next in line: {are}, {needed} needed"
-
-
-def _pool(made: promotion.Plan, capacity: Mapping[str, Any]) -> tuple[int, int, int, str]:
-    """(needed, free, total, of what) of the pool that the gang is taken from."""
-    spec = made.prepared.spec
-    if spec.slice:
-        found = [row for row in capacity["slices"] if row["name"] == spec.slice]
-        row = found[0] if found else {"free": 0, "total": 0, "simulated": False}
-        simulated = " (simulated)" if row["simulated"] else ""
-        return 1, row["free"], row["total"], f"slices {spec.slice}{simulated}"
-    if spec.gpus_per_worker:
-        return spec.workers * spec.gpus_per_worker, *_counts(capacity["gpus"]), "GPUs"
-    return spec.workers, *_counts(capacity["slots"]), "slots"
-
-
-def _counts(pool: Mapping[str, int]) -> tuple[int, int]:
-    return pool["free"], pool["total"]

@@ -96,7 +96,6 @@ export interface PlanAnswer {
   capacity: Capacity | null;
   notes: string[];
   script: string;
-  sentence: string;
 }
 
 /** The body of `plan` and `promote` below `request`; what is left out is what the preset or the notebook says. */

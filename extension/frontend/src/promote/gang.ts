@@ -111,8 +111,7 @@ function sizeField(parts: FormParts, preset: Preset | null): HTMLElement {
 function sizeFree(parts: FormParts, preset: Preset | null): string {
   if (!parts.capacity) return "";
   const gpus = Number(parts.choice.gpus || preset?.gpus_per_worker || 0);
-  const pool = poolOf({ workers: 1, gpus_per_worker: gpus, slice: null }, parts.capacity);
-  return pool ? freeText(pool, parts.words) : "";
+  return freeText(poolOf({ workers: 1, gpus_per_worker: gpus, slice: null }, parts.capacity), parts.words);
 }
 
 function sliceField(parts: FormParts): HTMLElement {
