@@ -89,7 +89,7 @@ TIERS = (
     ),
     Tier(
         name="root",
-        what="what only root can show: read-only mounts",
+        what="what only root can show: read-only mounts, users kept apart",
         arguments=("tests", "-m", "needs_root", "--ignore=tests/browser", "--ignore=tests/jupyter"),
         lacks=_no_root,
     ),
