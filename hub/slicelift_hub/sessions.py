@@ -5,8 +5,8 @@ own process, both by (pid, start time, boot). Whoever finds both gone may free t
 gives away a slice, the launcher every few seconds. So a killed hub keeps no slice for ever, and a restarted one
 takes none from a session that lives.
 
-Every process of a session carries `SLICELIFT_SESSION=<session id>` in its environment. They are ended, whatever
-session or group they moved to, before the slice goes to the next one.
+All processes of a session are ended before the slice goes to the next one, wherever they moved to: how they are found is
+in `slicelift_hub.leftovers`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+from slicelift.models import Status
 from slicelift.runtime import processes
 from sqlalchemy import (
     Column,
@@ -30,19 +31,27 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    and_,
     delete,
+    inspect,
+    not_,
+    or_,
     select,
     update,
 )
 from sqlalchemy import insert as insert_row
 
-from slicelift_hub import leases
+from slicelift_hub import leases, leftovers
 from slicelift_hub.database import open_database, reading, writing
+from slicelift_hub.launcher.tables import attempts
+from slicelift_hub.leftovers import MARKER as MARKER
+from slicelift_hub.leftovers import Traces
+from slicelift_hub.system_users import known_user
 
-MARKER = "SLICELIFT_SESSION"
 PREFIX = "session:"
-KILL_SECONDS = 5.0
-SETTLE_SECONDS = 0.2
+_OVER = tuple(status.value for status in Status if status.terminal)
+# nothing of it has been started yet
+_WAITING = Status.WAITING.value
 
 metadata = MetaData()
 
@@ -57,6 +66,14 @@ sessions = Table(
     Column("pid", Integer),
     Column("pid_start", Integer),
     Column("since", Float, nullable=False),
+)
+
+# a table of its own, so that a ledger without it stays good
+namespaces = Table(
+    "session_namespaces",
+    metadata,
+    Column("session_id", String, primary_key=True),
+    Column("mount_namespace", String, nullable=False),
 )
 
 
@@ -85,6 +102,7 @@ class Sessions:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._home = Path(str(engine.url.database)).parent
         leases.metadata.create_all(engine)
         metadata.create_all(engine)
 
@@ -113,6 +131,16 @@ class Sessions:
         values = {"pid": pid, "pid_start": process.start_time if process else 0}
         with writing(self._engine) as connection:
             connection.execute(update(sessions).where(sessions.c.holder == holder).values(values))
+
+    def settled(self, holder: str, pid: int) -> None:
+        """The session is where it stays: note its mount namespace if it has one of its own, for when it is dead."""
+        place = _own_namespace(pid)
+        with writing(self._engine) as connection:
+            session_id = _session_of(connection, holder)
+            if session_id and place:
+                row = {"session_id": session_id, "mount_namespace": place}
+                connection.execute(delete(namespaces).where(namespaces.c.session_id == session_id))
+                connection.execute(insert_row(namespaces).values(row))
 
     def end(self, holder: str) -> tuple[str, ...]:
         """End what is left of the session and give its lease back. Idempotent.
@@ -156,14 +184,46 @@ class Sessions:
 
     def _end(self, holder: str, session_id: str | None) -> tuple[str, ...]:
         """That very session, or for None a lease without one: the holder may have begun anew since it was seen."""
-        left = _kill(session_id) if session_id else ()
+        left = self._kill(holder, session_id) if session_id else ()
         if left:
             return left
         with writing(self._engine) as connection:
             if _session_of(connection, holder) == session_id:
                 leases.release(connection, holder)
                 connection.execute(delete(sessions).where(sessions.c.holder == holder))
+            connection.execute(delete(namespaces).where(namespaces.c.session_id == session_id))
         return ()
+
+    def _kill(self, holder: str, session_id: str) -> tuple[str, ...]:
+        user = unquote(holder.removeprefix(PREFIX).partition(":")[0])
+        account = known_user(self._home, user) if os.geteuid() == 0 else None
+        with reading(self._engine) as connection:
+            row = connection.execute(select(sessions).where(sessions.c.session_id == session_id)).first()
+            query = select(namespaces.c.mount_namespace).where(namespaces.c.session_id == session_id)
+            place = connection.scalar(query) or ""
+        here = row is not None and row.pid is not None and row.boot_id == processes.boot_id()
+        first = (row.pid, row.pid_start) if row is not None and here else None
+        traces = Traces(
+            session_id=session_id,
+            first=first,
+            mount_namespace=_own_namespace(first[0]) if first and processes.alive(first) else place,
+            uid=account.uid if account else None,
+        )
+        return leftovers.end(traces, lambda: self._others(user, session_id))
+
+    def _others(self, user: str, session_id: str) -> set[bytes]:
+        """The marks of this user's other sessions and of the jobs that still run or deliver."""
+        ended, waiting = attempts.c.status.in_(_OVER), attempts.c.status == _WAITING
+        done = or_(attempts.c.drained, attempts.c.discarded, attempts.c.handle == "")
+        here = and_(attempts.c.owner == user, not_(waiting), or_(not_(ended), not_(done)))
+        jobs = select(attempts.c.attempt_id).where(here)
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(sessions.c.session_id, sessions.c.holder))
+            found = {(MARKER, row.session_id) for row in rows if row.holder.startswith(make_holder(user))}
+            # without a launcher there are no jobs yet
+            if inspect(connection).has_table(attempts.name):
+                found |= {(processes.MARKER, name) for name in connection.scalars(jobs)}
+        return {f"{marker}={name}".encode() for marker, name in found - {(MARKER, session_id)}}
 
 
 def _session_of(connection: Connection, holder: str) -> str | None:
@@ -179,19 +239,7 @@ def _lives(row: Any) -> bool:
     return processes.alive((row.pid, row.pid_start) if started else (row.hub_pid, row.hub_start))
 
 
-def _kill(session_id: str) -> tuple[str, ...]:
-    """End every process of the session at once; those that would not die."""
-    wanted = f"{MARKER}={session_id}".encode()
-    end = functools.partial(
-        processes.end, lambda: _marked(wanted), grace_seconds=0, limit_seconds=KILL_SECONDS
-    )
-    left = end().left
-    # a process shows no environment while it is being exec'ed: what was just starting is found now
-    time.sleep(SETTLE_SECONDS)
-    return left or end().left
-
-
-def _marked(wanted: bytes) -> list[processes.Process]:
-    # looked at first: what had the mark must not be killed by a number that is another's by now
-    found = (processes.look(pid) for pid in processes.pids() if pid != os.getpid())
-    return [process for process in found if process and wanted in processes.environment(process.pid)]
+def _own_namespace(pid: int) -> str:
+    """The mount namespace of that process, or "" while it is the one that we live in ourselves."""
+    found = processes.mount_namespace(pid)
+    return found if found != processes.mount_namespace() else ""

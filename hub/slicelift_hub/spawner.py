@@ -333,6 +333,8 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
     def _command(self, folder: Path) -> list[str]:
         """As the user's own system user where the machine can do it; blocks for useradd at the first time."""
         command = [*self.cmd, *self.get_args()]
+        if isolation.available():
+            return [sys.executable, "-P", "-m", "slicelift_hub.adopter", *command]
         return isolation.enclosed_command(self.user.name, command, writable=[folder], home=Path(self.home))
 
     async def _until_it_answers(self) -> None:
@@ -342,6 +344,8 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         while loop.time() < deadline and self.proc.poll() is None:
             if await to_end(is_served, self.port, processes.user_of(self.pid)):
                 self._told["since"] = time.time()
+                ledger = await to_end(of_home, Path(self.home))
+                await to_end(ledger.settled, self.holder, self.pid)
                 return
             await asyncio.sleep(0.1)
         status = self.proc.poll()

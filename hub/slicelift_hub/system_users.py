@@ -55,6 +55,13 @@ def system_user(home: Path, user: str) -> SystemUser:
         ) from error
 
 
+def known_user(home: Path, user: str) -> SystemUser | None:
+    """The system's user of `user` if one was made and is still the same; makes none."""
+    name, uid = read_object(home / "hub" / _FILE).get(user, ("", None))
+    found = _look(str(name)) if name else None
+    return found if found is not None and found.uid == uid else None
+
+
 def give(account: SystemUser, path: Path) -> None:
     """Make this folder and all below it the account's, and the folder closed to others.
 

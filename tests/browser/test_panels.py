@@ -86,7 +86,7 @@ def test_an_error_holds_the_submit_back(lab: Lab, plain: PlainLab) -> None:
     expect(submit).to_have_attribute("aria-disabled", "true")
     expect(panel.get_by_role("status")).to_contain_text("error must be mended first")
     lab.picture("panel-error")
-    panel.get_by_role("button", name="cell 1, line 3").click()
+    panel.get_by_role("button", name="cell 2, line 3").click()
     expect(lab.page.locator("#jp-main-statusbar")).to_contain_text("Ln 3, Col 1")
     assert lab.position()[0].startswith("Cell 2/")
     lab.page.keyboard.press("Control+a")
@@ -166,6 +166,7 @@ def test_by_keyboard_alone(lab: Lab, plain: PlainLab) -> None:
     lab.page.keyboard.press("Enter")
     lab.save_and_go_on()
     panel = lab.page.locator(".sl-promote").last
+    expect(panel.get_by_role("heading", level=2)).to_be_focused()
     submit = panel.get_by_role("button", name="Submit")
     expect(submit).to_have_attribute("aria-disabled", "false")
     panel.get_by_role("spinbutton", name="workers").focus()
@@ -185,6 +186,7 @@ def test_by_keyboard_alone(lab: Lab, plain: PlainLab) -> None:
     lab.page.keyboard.press("Enter")
     lab.page.keyboard.press("Enter")
     lab.wait_status(card, "KILLED")
+    expect(card.get_by_role("button", name="Logs")).to_be_focused()
 
 
 def press_to(lab: Lab, key: str, control: Any) -> None:
@@ -216,7 +218,10 @@ def test_everybody_can_read_it(lab: Lab, plain: PlainLab, theme: str, locale: st
         if chinese:
             texts = [text for view in views for text in view.evaluate(TEXTS)]
             assert "提升 quickstart.ipynb" in texts
-            assert left_in_english([*texts, "Logs", "1 of 2 code cells"]) == ["Logs", "1 of 2 code cells"]
+            assert left_in_english([*texts, "Logs", "1 of 1 code cell travels"]) == [
+                "Logs",
+                "1 of 1 code cell travels",
+            ]
     finally:
         plain.settings("@jupyterlab/apputils-extension:themes", theme="JupyterLab Light")
         plain.settings("@jupyterlab/translation-extension:plugin", locale="default")

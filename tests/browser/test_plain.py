@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -48,6 +49,18 @@ def test_a_card_under_a_cell(lab: Lab, plain: PlainLab) -> None:
     seen.append(lab.wait_points(card, seen[-1] + 1))
     lab.restart_kernel()
     seen.append(lab.wait_points(card, seen[-1] + 1))
+    # what show() and jobs() left lives on, too, without the kernel that made it
+    lab.scroll_to(1.0)
+    expect(lab.cell(2).locator(".sl-card")).to_have_attribute("data-connection", "live")
+    expect(lab.cell(3).locator(f"[data-run='{run_id}']").first).to_have_attribute("data-status", "RUNNING")
+    lab.scroll_to(0.0)
+    # after a click in a card Ctrl+S still saves, and a letter typed there is no command (`b` adds a cell)
+    card.get_by_role("button", name="Logs").click()
+    lab.page.keyboard.press("b")
+    is_save = re.compile("/api/contents/.*card")
+    with lab.page.expect_request(lambda asked: asked.method == "PUT" and bool(is_save.search(asked.url))):
+        lab.page.keyboard.press("Control+s")
+    assert len(json.loads((plain.project / "看 card.ipynb").read_text(encoding="utf-8"))["cells"]) == 4
     lab.cancel(card)
     # the end is put into the output by itself
     lab.page.locator(".jp-mod-dirty").first.wait_for(state="attached")
@@ -68,7 +81,7 @@ def test_a_failed_run_leads_to_the_line(lab: Lab, plain: PlainLab) -> None:
     lab.wait_status(card, "FAILED")
     expect(card.get_by_text("数字 is <b>not</b> there").first).to_be_visible()
     lab.picture("plain-failed")
-    card.get_by_role("button", name=re.compile("cell 1, line 3")).click()
+    card.get_by_role("button", name=re.compile("cell 2, line 3")).click()
     expect(lab.page.locator("#jp-main-statusbar")).to_contain_text("Ln 3, Col 1")
     assert lab.position()[0].startswith("Cell 2/")
     card.get_by_role("button", name="Logs").click()

@@ -125,6 +125,11 @@ class Lab:
     def cell(self, index: int) -> Any:
         return self.page.locator(f"{SHOWN} .jp-Cell[data-windowed-list-index='{index}']")
 
+    def scroll_to(self, part: float) -> None:
+        """0.0: the notebook's beginning, 1.0: its end; cells out of sight may have no nodes."""
+        whole = self.page.locator(f"{SHOWN} .jp-WindowedPanel-outer")
+        whole.evaluate("(node, part) => node.scrollTo(0, part * node.scrollHeight)", part)
+
     def save(self) -> None:
         self.page.locator(f"{SHOWN} [data-jp-item-name='save'] jp-button").click()
         self.page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')")

@@ -15,6 +15,7 @@ import pytest
 from slicelift_hub import config
 
 CHP = "configurable-http-proxy"
+HUB = "http://127.0.0.1:8081"
 HOLD = "from slicelift_hub import config; print('now', flush=True); config.hold(); print('held', flush=True); input()"
 
 
@@ -43,19 +44,19 @@ def test_without_a_proxy_the_command_that_installs_one_is_told(home: Path) -> No
     # PyPI's, which is no use here
     make_program(home.parent / "bin" / CHP, "#!/opt/node env/bin/python")
     with pytest.raises(SystemExit) as caught:
-        config.proxy_command()
+        config.proxy_command(HUB)
     told = refused(caught)
     assert told["code"] == "proxy-missing"
     assert told["hint"].endswith(f"npm install --ignore-scripts --prefix '{home}/proxy' {CHP}@5")
     # what that command leaves
     script = home / "proxy" / "node_modules" / CHP / "bin" / CHP
     make_program(script, "#!/usr/bin/env node")
-    assert config.proxy_command()[-1] == str(script)
+    assert config.proxy_command(HUB)[-3:] == [str(script), "--default-target", HUB]
 
 
 def test_npms_proxy_is_found_on_the_path(home: Path) -> None:
     make_program(home.parent / "bin" / CHP, "#!/usr/bin/env node")
-    assert config.proxy_command()[-1] == str(home.parent / "bin" / CHP)
+    assert config.proxy_command(HUB)[-3] == str(home.parent / "bin" / CHP)
 
 
 def test_a_setting_that_is_no_number_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

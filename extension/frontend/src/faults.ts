@@ -25,8 +25,12 @@ export class Refusal extends Error {
 
 /** What went wrong and the way on, in one line. */
 export function faultText(error: unknown): string {
-  if (error instanceof ApiError) return [error.message, error.hint].filter(Boolean).join(" ");
+  if (error instanceof ApiError) return oneLine(error);
   return error instanceof Error ? error.message : String(error);
+}
+
+export function oneLine({ message, hint }: Pick<Fault, "message" | "hint">): string {
+  return [message, hint].filter(Boolean).join(" ");
 }
 
 /** Any error as a fault that can be shown. */

@@ -62,7 +62,34 @@ export function sentence(view: RunView, words: Words): string {
   }
 }
 
-/** `Rank 1 failed in cell 4, line 2: ValueError: bad`; as much of it as is known. */
+/** What is said beside the sentence: what is still on its way, what is not shown, what MLflow does not take. */
+export function remarks(view: RunView, words: Words): string[] {
+  const found: string[] = [];
+  if (view.status === "FINISHED" && view.message) found.push(clauseOf(view.message, words));
+  const over = ["FINISHED", "FAILED", "KILLED"].includes(view.status);
+  if (over && view.phase === "delivering") found.push(words.__("Still delivering logs and outputs"));
+  found.push(...leftOut(view, words));
+  const why = clauseOf(view.tracker_message ?? "", words);
+  if (why) found.push(words.__("MLflow does not take this run, and is asked again: %1", why));
+  return found;
+}
+
+/** What is counted without a reason was told by an agent that names none: its disk was full. */
+function leftOut(view: RunView, words: Words): string[] {
+  const by = view.dropped_by ?? {};
+  const named = Object.values(by).reduce((sum, count) => sum + count, 0);
+  const thinned = view.dropped_points - named + (by["spool-full"] ?? 0);
+  const [hidden, long, odd] = [by["too-many-names"] ?? 0, by["name-too-long"] ?? 0, by["not-understood"] ?? 0];
+  const kept = Object.keys(view.latest).length;
+  const found: string[] = [];
+  if (thinned) found.push(words.__("%1 logged points were thinned out: the spool was full", thinned));
+  if (hidden) found.push(words.__("%1 logged points of names beyond the first %2 are not shown", hidden, kept));
+  if (long) found.push(words.__("%1 logged points are not shown: their name is too long", long));
+  if (odd) found.push(words.__("%1 logged points could not be understood", odd));
+  return found;
+}
+
+/** `Rank 1 failed in cell 5, line 2: ValueError: bad`; as much of it as is known. */
 export function failureSentence(failure: Failure, notebook: string, words: Words): string {
   const what = reasonOf(failure, words);
   if (isWhole(failure)) return what;
@@ -71,12 +98,21 @@ export function failureSentence(failure: Failure, notebook: string, words: Words
   return place ? words.__("%1 failed in %2: %3", who, place, what) : words.__("%1 failed: %2", who, what);
 }
 
-/** `cell 4, line 2`, with the file where it is not the promoted notebook; empty when no cell is known. */
+/** `cell 5, line 2`, with the file where it is not the promoted notebook; empty when no cell is known. */
 export function placeOf(failure: Failure, notebook: string, words: Words): string {
   const { cell, line, file } = failure;
   if (cell === null) return "";
+  return placeText({ cell, line, file: file === notebook ? null : file }, words);
+}
+
+/**
+ * `cell 5, line 2 of other.ipynb`: a place for a person, who counts cells from 1, as JupyterLab's status bar does.
+ * `cell` counts from 0, as in every field of ours.
+ */
+export function placeText(at: { cell: number; line: number | null; file: string | null }, words: Words): string {
+  const [cell, { line, file }] = [at.cell + 1, at];
   const place = line === null ? words.__("cell %1", cell) : words.__("cell %1, line %2", cell, line);
-  return file && file !== notebook ? words.__("%1 of %2", place, file) : place;
+  return file ? words.__("%1 of %2", place, file) : place;
 }
 
 /** What was raised, without the rank in front of it; the user's own words stay as they are. */

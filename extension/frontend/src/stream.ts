@@ -197,7 +197,7 @@ export class Feed {
 
 function stateAfter(fault: unknown): [Connection, string?] {
   if (!(fault instanceof ApiError)) return ["reconnecting"];
-  if (fault.code === "launcher-starting") return ["reconnecting", fault.message];
+  if (fault.code === "launcher-starting") return ["reconnecting", faultText(fault)];
   return ["away", faultText(fault)];
 }
 

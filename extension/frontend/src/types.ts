@@ -106,8 +106,12 @@ export interface RunView {
   ended: number | null;
   latest: Record<string, [number, Figure]>;
   dropped_points: number;
+  /** By reason; without a launcher that tells it, the spool was full. */
+  dropped_by?: Record<string, number>;
   ranks: Rank[];
   tracker: string;
+  /** Why MLflow does not take this run. */
+  tracker_message?: string;
   tracked: boolean;
   history: StatusChange[];
   models: ModelVersion[];
@@ -155,6 +159,7 @@ export interface Bundle {
 }
 
 export const MIME = "application/vnd.slicelift.run+json";
+export const JOBS_MIME = "application/vnd.slicelift.jobs+json";
 
 /** Grows with every change of a run: of two views the one with the higher age is the newer. */
 export function ageOf(view: RunView): number {

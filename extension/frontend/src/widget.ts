@@ -8,10 +8,10 @@ import panelCss from "../style/promote.css";
 import { HttpApi } from "./api";
 import { mountCard, mountStill } from "./card/card";
 import { told } from "./elements";
-import { mountJobs } from "./jobs/list";
+import { mountJobsWithCard } from "./jobs/withcard";
 import { type Page, sharedPage } from "./page";
 import { type Disposer, Feed } from "./stream";
-import type { Bundle, RunView } from "./types";
+import type { Bundle } from "./types";
 import { english } from "./words";
 
 interface Model {
@@ -32,26 +32,8 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
 }
 
 function live(node: HTMLElement, model: Model, page: Page): Disposer {
-  if (model.get("view") === "jobs") return jobsWithCard(node, page);
+  if (model.get("view") === "jobs") return mountJobsWithCard(node, page);
   return mountCard(node, snapshotOf(model) ?? String(model.get("run_id")), page);
-}
-
-/** The list, and below it the card of the run that was opened last. */
-function jobsWithCard(node: HTMLElement, page: Page): Disposer {
-  const [list, place] = [document.createElement("div"), document.createElement("div")];
-  node.append(list, place);
-  let card = NOTHING;
-  const openRun = (view: RunView): void => {
-    card.dispose();
-    card = mountCard(place, view, page);
-  };
-  const jobs = mountJobs(list, { ...page, openRun });
-  return {
-    dispose: () => {
-      jobs.dispose();
-      card.dispose();
-    },
-  };
 }
 
 /** What the kernel sent, and how to see more. */

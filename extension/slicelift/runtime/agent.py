@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -69,6 +70,7 @@ class Agent:
         self._ended = 0
         self._interrupted = False
         self._may_raise = False
+        self._was_full = False
 
     def run(self) -> None:
         """Do the job, write exit.json, deliver."""
@@ -78,7 +80,7 @@ class Agent:
         ending = self._gang.end(self._grace() if verdict.status is Status.KILLED else LEFTOVER_SECONDS)
         if ending.left:
             say(f"these processes could not be ended: {', '.join(ending.left)}")
-        verdict = self._prove_data(verdict)
+        verdict = self._tell_full(self._prove_data(verdict))
         exit_status = verdict.masked(self._secrets.values()).to_exit(
             ended_processes=self._ended + ending.found
         )
@@ -238,7 +240,15 @@ class Agent:
     def _note(self) -> None:
         free = free_bytes(self._folder.root)
         low = f"The disk of {self._folder.root} is full: {free // 1024} kB are left; metrics are thinned."
+        self._was_full = self._was_full or free < _LOW_DISK_BYTES
         self._report.update(ranks=self._gang.ranks(), message=low if free < _LOW_DISK_BYTES else "")
+
+    def _tell_full(self, verdict: Verdict) -> Verdict:
+        """A run that finished well on a full disk may lack points that nobody could count any more."""
+        if verdict.message or not self._was_full:
+            return verdict
+        message = f"The disk of {self._folder.root} was full while the job ran; metrics may be missing."
+        return replace(verdict, message=message)
 
     def _wants_end(self) -> bool:
         # the signal of a cancel may have come before there was a handler for it

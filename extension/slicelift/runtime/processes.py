@@ -45,6 +45,7 @@ class Process:
 class Tree:
     """How to recognise an attempt's processes. `spare` are pids that are never counted or killed.
 
+    A session of the hub is recognised in the same way, by its own `marker` in the environment, with its id as `attempt_id`.
     With a `uid` only that user's processes count: what a user wrote into a folder of theirs must not lead to others'.
     """
 
@@ -54,6 +55,12 @@ class Tree:
     mount_namespace: str = ""
     spare: frozenset[int] = field(default_factory=frozenset)
     uid: int | None = None
+    marker: str = MARKER
+
+    @property
+    def mark(self) -> bytes:
+        """What stands in the environment of all that was started with it."""
+        return f"{self.marker}={self.attempt_id}".encode()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +166,7 @@ def find(tree: Tree) -> list[Process]:
     roots = {pid for pid, process in everyone.items() if process.key in tree.known}
     if tree.agent and tree.agent[0] in everyone and everyone[tree.agent[0]].key == tree.agent:
         roots.add(tree.agent[0])
-    roots |= _marked(everyone, tree.attempt_id) | _inhabitants(everyone, tree)
+    roots |= _marked(everyone, tree.mark) | _inhabitants(everyone, tree)
     found = [everyone[pid] for pid in sorted(_with_descendants(everyone, roots)) if pid not in spare]
     return [process for process in found if tree.uid is None or user_of(process.pid) == tree.uid]
 
@@ -210,9 +217,8 @@ def _everyone() -> dict[int, Process]:
     return {process.pid: process for process in found if process}
 
 
-def _marked(everyone: dict[int, Process], attempt_id: str) -> set[int]:
-    wanted = f"{MARKER}={attempt_id}".encode()
-    return {pid for pid in everyone if wanted in environment(pid)}
+def _marked(everyone: dict[int, Process], mark: bytes) -> set[int]:
+    return {pid for pid in everyone if mark in environment(pid)}
 
 
 def _inhabitants(everyone: dict[int, Process], tree: Tree) -> set[int]:
@@ -223,9 +229,9 @@ def _inhabitants(everyone: dict[int, Process], tree: Tree) -> set[int]:
     if not tree.mount_namespace or tree.mount_namespace == mount_namespace():
         return set()
     inside = {pid for pid in everyone if mount_namespace(pid) == tree.mount_namespace}
-    own = f"{MARKER}={tree.attempt_id}".encode()
-    markers = {item for pid in inside for item in environment(pid) if item.startswith(f"{MARKER}=".encode())}
-    return set() if markers - {own} else inside
+    word = f"{tree.marker}=".encode()
+    markers = {item for pid in inside for item in environment(pid) if item.startswith(word)}
+    return set() if markers - {tree.mark} else inside
 
 
 def _with_descendants(everyone: dict[int, Process], roots: set[int]) -> set[int]:

@@ -170,6 +170,7 @@ class AgentStateHandler(AgentHandler):
         if state == "ended":
             # the last thing an agent says, after all it had to send; how it ended is the backend's to say
             await self.services.call(self.services.ledger.mark_drained, attempt_id)
+            self.services.announcer.changed(self.attempt.run_id)
         elif state in _STATES:
             status = JobStatus(status=_STATES[state], phase=state, message=message)
             ranks = body.get("ranks") or []

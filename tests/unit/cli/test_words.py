@@ -105,7 +105,7 @@ def test_a_table_counts_what_a_terminal_shows() -> None:
         ({"status": Status.FINISHED, "models": (MODEL,)}, "Finished in 12 s: digits version 3"),
         ({"status": Status.FAILED, "message": "No space.\nmore"}, "Failed: No space"),
         ({"status": Status.FAILED}, "Failed: no reason is known"),
-        ({"status": Status.KILLED, "reason": "cancelled by ann"}, "Killed: cancelled by ann"),
+        ({"status": Status.KILLED, "reason": "cancelled by ann"}, "Cancelled: cancelled by ann"),
         (
             {"status": Status.UNKNOWN, "phase": "Odd", "message": "Not found."},
             "Unknown: Not found (the backend says 'Odd')",
@@ -121,11 +121,11 @@ def test_one_sentence_says_what_is_going_on(change: dict[str, Any], told: str) -
     [
         (
             Failure(rank=1, message="bad", exception="ValueError", cell=4, line=2),
-            "Rank 1 failed in cell 4, line 2: ValueError: bad",
+            "Rank 1 failed in cell 5, line 2: ValueError: bad",
         ),
         (
             Failure(rank=0, message="ValueError: bad", exception="ValueError", cell=1, file="b.ipynb"),
-            "Rank 0 failed in cell 1 of b.ipynb: ValueError: bad",
+            "Rank 0 failed in cell 2 of b.ipynb: ValueError: bad",
         ),
         (Failure(rank=2, message="", exception="KeyError"), "Rank 2 failed: KeyError"),
         (Failure(message="The disk is full."), "The job failed: The disk is full"),
@@ -133,7 +133,7 @@ def test_one_sentence_says_what_is_going_on(change: dict[str, Any], told: str) -
             Failure(
                 rank=1, message="Rank 1 raised ValueError: x", exception="ValueError", file="n.ipynb", cell=2
             ),
-            "Rank 1 failed in cell 2: ValueError: x",
+            "Rank 1 failed in cell 3: ValueError: x",
         ),
         (
             Failure(rank=1, message="Rank 1 was killed by SIGKILL; see dmesg."),
@@ -193,12 +193,12 @@ def test_findings_are_grouped_by_cell_with_errors_first() -> None:
     assert finding_lines(rows) == [
         "the notebook",
         "  warning M3  [a]",
-        "cell 9",
+        "cell 10",
         "  error   line 2: M2  [c]",
         "          | x = 1",
         "          → F",
         "  note    line 2: M1  [b]",
-        "cell 0 of other.ipynb",
+        "cell 1 of other.ipynb",
         "  error   line 2: M4  [d]",
     ]
     assert counted(rows) == "2 errors, 1 warning, 1 note"

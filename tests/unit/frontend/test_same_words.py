@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from slicelift.cli.printing import ago
 from slicelift.figures import duration, exact, number, user_metrics
 from slicelift.models import Failure, JobSpec, ModelVersionView, RunView, Status, size_text, to_dict
-from slicelift.sentences import sentence
+from slicelift.sentences import remarks, sentence
 from slicelift.widgets.bundle import state_word
+
+ROOT = Path(__file__).parents[3]
+SOURCES = ("extension/slicelift", "extension/frontend/src", "hub/slicelift_hub")
 
 SPEC = JobSpec(
     name="digits", snapshot_id="0" * 64, notebook="n.ipynb", script="p.py", cwd=".", python="python"
@@ -40,7 +45,20 @@ FAILURES = [
     Failure(message="The gang ended with exit code 1.", exit_code=1),
     Failure(message="The job could not start.\nAnd more."),
 ]
+MUCH = replace(
+    RUN,
+    status=Status.FINISHED,
+    phase="delivering",
+    message="The disk was full.",
+    latest={"loss": (1, 0.5)},
+    dropped_points=12,
+    dropped_by={"spool-full": 2, "too-many-names": 4, "name-too-long": 2, "not-understood": 1},
+    tracker_message="It said no.",
+)
 VIEWS = [
+    MUCH,
+    replace(RUN, dropped_points=3),
+    replace(RUN, status=Status.KILLED, phase="delivering", tracker_message="It said no."),
     *(replace(RUN, status=status) for status in Status),
     *(replace(RUN, status=status, message="Why it is so.\nMore.") for status in Status),
     *(replace(RUN, status=status, reason="a reason") for status in Status),
@@ -75,8 +93,34 @@ def views(answered: Callable[..., Any]) -> dict[str, list[str]]:
 
 
 def test_sentences_of_runs(views: dict[str, list[str]]) -> None:
-    """But for one word: the terminal says Killed, as its signals do; card, page and panel say Cancelled."""
-    assert views["views"] == [sentence(view).replace("Killed", "Cancelled", 1) for view in VIEWS]
+    assert views["views"] == [sentence(view) for view in VIEWS]
+
+
+def test_remarks_on_runs(views: dict[str, list[Any]]) -> None:
+    assert views["remarks"] == [remarks(view) for view in VIEWS]
+    assert remarks(MUCH) == [
+        "The disk was full",
+        "Still delivering logs and outputs",
+        "5 logged points were thinned out: the spool was full",
+        "4 logged points of names beyond the first 1 are not shown",
+        "2 logged points are not shown: their name is too long",
+        "1 logged points could not be understood",
+        "MLflow does not take this run, and is asked again: It said no",
+    ]
+
+
+def test_one_function_of_each_language_words_a_place() -> None:
+    """Whoever counts a cell on its own sooner or later counts it from 0."""
+    words = re.compile(r"""["`'][^"`'\n]*\b[Cc]ells? (\{|%\d|\$\{)""")
+    sources = [
+        path for place in SOURCES for kind in ("*.py", "*.ts") for path in sorted((ROOT / place).rglob(kind))
+    ]
+    found = {
+        path.name
+        for path in sources
+        if "node_modules" not in path.parts and words.search(path.read_text("utf-8"))
+    }
+    assert found == {"models.py", "sentences.ts"}
 
 
 def test_words_of_a_status(views: dict[str, list[str]]) -> None:

@@ -45,8 +45,8 @@ ERRORS = {
 }
 ERRORS |= {"StoreFull", "TooLarge"}
 
-# a magic and why it is refused, each with its own Chinese; one word; and what a hint on names is put together of
-OTHERS = {"%1: %2.", "Ending", "Did you mean %1?", "Presets: %1."}
+# a magic and why it is refused, each with its own Chinese; one word; what a hint on names is put together of; a place
+OTHERS = {"%1: %2.", "Ending", "cell %1", "Did you mean %1?", "Presets: %1."}
 
 VALUE = "\0"
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 
 import { agoText, durationText, numberText, sizeText } from "../../../extension/frontend/src/figures";
-import { sentence, statusWord, userMetrics } from "../../../extension/frontend/src/sentences";
+import { remarks, sentence, statusWord, userMetrics } from "../../../extension/frontend/src/sentences";
 import type { RunView, Status } from "../../../extension/frontend/src/types";
 import { english } from "../../../extension/frontend/src/words";
 
@@ -21,6 +21,7 @@ const asked = JSON.parse(readFileSync(process.argv[2], "utf-8")) as Asked;
 console.log(
   JSON.stringify({
     views: asked.views.map((view) => sentence(view, english)),
+    remarks: asked.views.map((view) => remarks(view, english)),
     statuses: asked.statuses.map((status) => statusWord(status, english)),
     seconds: asked.seconds.map((seconds) => durationText(seconds, english)),
     bytes: asked.bytes.map(sizeText),

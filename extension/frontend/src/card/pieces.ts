@@ -2,6 +2,7 @@
 
 import { el, memo } from "../elements";
 import { agoText, clockText } from "../figures";
+import { remarks } from "../sentences";
 import type { RunView } from "../types";
 import type { Words } from "../words";
 import type { Standing } from "./follower";
@@ -63,9 +64,7 @@ export function makeFoot(words: Words): { node: HTMLElement; update(view: RunVie
 }
 
 function remarksOn(view: RunView, words: Words): string[] {
-  const found: string[] = [];
-  const { dropped_points: dropped } = view;
-  if (dropped) found.push(words._n("%1 point was thinned out: the spool was full", "%1 points were thinned out: the spool was full", dropped));
+  const found = remarks(view, words);
   if (view.tracker === "down") found.push(words.__("MLflow is away; nothing is lost, it gets everything later"));
   return found;
 }

@@ -1,6 +1,6 @@
 /** One card: its parts in order, and what each of them is told when something happens. */
 
-import { el } from "../elements";
+import { el, keepKeys } from "../elements";
 import { faultText } from "../faults";
 import type { Disposer } from "../stream";
 import { type Bundle, isTerminal, type RunView } from "../types";
@@ -122,7 +122,10 @@ export class RunCard implements Disposer {
     this.standing = standing;
     this.node.dataset.connection = standing;
     if (standing === "gone" && !this.view) this.node.setAttribute("aria-label", this.parts.words.__("Run %1", this.runId));
-    this.head.allow(!["away", "gone", "still"].includes(standing));
+    const ever = standing !== "gone" && standing !== "still";
+    this.node.classList.toggle("sl-saved", !ever); // the style hides what would have to be asked for
+    this.head.allow(ever && standing !== "away", ever);
+    this.pieces.updated.strip.allow(ever);
     this.pieces.notice.tell(standing, message, this.view ? this.asOf : null);
   }
 
@@ -240,10 +243,10 @@ function layOut({ runId, head, charts, log, pieces }: Layout): HTMLElement {
   const { steps, failure, versions, strip, attempts, metrics, outputs, foot } = pieces.updated;
   const say = el("div", { class: "sl-say" }, head.sentence, failure.node, pieces.fault);
   const more = el("div", { class: "sl-mores" }, attempts.node, steps.more, metrics.node, outputs.node);
-  // keys pressed in here are ours: a notebook in command mode would take Enter and Space from our buttons
-  const attributes = { class: "sl-card", role: "region", "data-run": runId, "data-lm-suppress-shortcuts": "true" };
+  const attributes = { class: "sl-card", role: "region", "data-run": runId };
   const node = el("div", attributes, head.node, head.announced, pieces.notice.node, steps.node, say, versions.node);
   const row = el("div", { class: "sl-row" }, strip.node, foot.node);
   node.append(charts.node, row, log.node, more);
+  keepKeys(node);
   return node;
 }

@@ -2,7 +2,7 @@
 
 import { ApiError } from "../api";
 import { el, setText } from "../elements";
-import { faultBox, faultFrom, isPassing } from "../faults";
+import { faultBox, faultFrom, isPassing, oneLine } from "../faults";
 import type { Page } from "../page";
 import type { Disposer } from "../stream";
 import { isTerminal, type RunView } from "../types";
@@ -109,7 +109,7 @@ class JobList {
   private failed(error: unknown): void {
     const starting = error instanceof ApiError && error.code === "launcher-starting";
     const fault = faultFrom(error, this.words);
-    this.at.fault.replaceChildren(starting ? el("p", { class: "sl-dim" }, fault.message) : faultBox(fault));
+    this.at.fault.replaceChildren(starting ? el("p", { class: "sl-dim" }, oneLine(fault)) : faultBox(fault));
     if (isPassing(error)) this.retrying = setTimeout(() => void this.load(), AGAIN_MILLISECONDS);
   }
 

@@ -2,7 +2,7 @@
 
 import { el, setText } from "../elements";
 import { agoText, durationText, numberText } from "../figures";
-import { elapsed, statusWord, userMetrics } from "../sentences";
+import { elapsed, statusClass, statusWord, userMetrics } from "../sentences";
 import { isTerminal, type RunView } from "../types";
 import type { Words } from "../words";
 
@@ -33,6 +33,7 @@ export function makeRow(view: RunView, parts: { words: Words; open(view: RunView
       now = next;
       button.dataset.run = next.run_id;
       button.dataset.status = next.status;
+      button.className = `sl-job ${statusClass(next.status)}`;
       setText(state, statusWord(next.status, words));
       setText(name, next.name);
       setText(figure, figureText(next));

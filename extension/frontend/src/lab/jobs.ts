@@ -136,6 +136,10 @@ class JobsSide extends Widget {
     super.dispose();
   }
 
+  protected override onActivateRequest(): void {
+    this.node.querySelector("input")?.focus();
+  }
+
   protected override onAfterShow(): void {
     wakeNotices();
     this.list ??= mountJobs(this.node, { ...this.page, openRun: this.open, notices: browserNotices });

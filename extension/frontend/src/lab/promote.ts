@@ -88,6 +88,7 @@ class PromoteSide extends Widget {
     const sheet = this.sheets.get(panel);
     if (!sheet || sheet.path !== panel.context.path) this.add(panel);
     this.follow();
+    this.focus();
   }
 
   override dispose(): void {
@@ -95,6 +96,18 @@ class PromoteSide extends Widget {
     this.parts.tracker.currentChanged.disconnect(this.follow, this);
     [...this.sheets.keys()].forEach((panel) => this.remove(panel));
     super.dispose();
+  }
+
+  protected override onActivateRequest(): void {
+    if (!this.node.contains(document.activeElement)) this.focus();
+  }
+
+  /** Into the sheet that is shown, or to the offer of one; not away from a dialog. */
+  private focus(): void {
+    if (document.querySelector(".jp-Dialog")) return;
+    const sheet = [...this.sheets.values()].find(({ node }) => !node.hidden);
+    if (sheet && this.empty.hidden) sheet.handle.focus();
+    else this.empty.querySelector("button")?.focus();
   }
 
   private add(panel: NotebookPanel): void {

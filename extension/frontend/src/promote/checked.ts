@@ -1,6 +1,7 @@
 /** The findings of the preflight: worst first, each with its place to jump to. */
 
 import { el, told } from "../elements";
+import { placeText } from "../sentences";
 import type { Words } from "../words";
 import type { FindingRow } from "./answers";
 
@@ -57,9 +58,9 @@ function findingItem(row: FindingRow, words: Words, jump: Jump): HTMLElement {
 
 function place(row: FindingRow, words: Words, jump: Jump): HTMLElement | null {
   if (row.cell === null) return row.file ? el("code", {}, row.file) : null;
-  const [cell, line] = [row.cell, row.line];
-  const text = line === null ? words.__("cell %1", cell) : words.__("cell %1, line %2", cell, line);
-  if (row.file) return el("span", { class: "sl-place" }, words.__("%1 of %2", text, row.file));
+  const { cell, line, file } = row;
+  const text = placeText({ cell, line, file }, words);
+  if (file) return el("span", { class: "sl-place" }, text);
   const go = (): void => jump(cell, line ?? 1);
   return el("button", { class: "sl-link", type: "button", onclick: go }, text);
 }

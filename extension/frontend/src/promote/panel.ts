@@ -2,7 +2,7 @@
 
 import { type Host, mountCard } from "../card/card";
 import { el, memo, setText } from "../elements";
-import { faultBox } from "../faults";
+import { faultBox, oneLine } from "../faults";
 import type { Page } from "../page";
 import type { Disposer } from "../stream";
 import type { RunView } from "../types";
@@ -30,6 +30,8 @@ export interface PromoteHandle extends Disposer {
   refresh(): void;
   /** The document was changed and is not what was checked. */
   edited(): void;
+  /** The focus goes to the panel's heading. */
+  focus(): void;
 }
 
 export function mountPromote(node: HTMLElement, parts: PromoteParts): PromoteHandle {
@@ -38,6 +40,7 @@ export function mountPromote(node: HTMLElement, parts: PromoteParts): PromoteHan
   return {
     refresh: () => panel.session.saved(),
     edited: () => panel.session.edited(),
+    focus: () => panel.focus(),
     dispose: () => panel.dispose(),
   };
 }
@@ -68,6 +71,10 @@ class Panel {
     this.draw();
   }
 
+  focus(): void {
+    this.at.title.focus();
+  }
+
   dispose(): void {
     this.session.dispose();
     this.card?.dispose();
@@ -76,13 +83,14 @@ class Panel {
 
   private whole(): HTMLElement {
     const title = this.words.__("Promote %1", this.name);
+    setText(this.at.title, title);
     return el(
       "section",
       { class: "sl-promote", role: "region", "aria-label": title },
       el(
         "header",
         { class: "sl-head" },
-        el("h2", {}, title),
+        this.at.title,
         this.at.summary,
         el("div", { class: "sl-actions" }, this.at.submit, this.at.check),
         this.at.status,
@@ -132,7 +140,7 @@ class Panel {
     const { words, session } = this;
     const why = session.hindrance();
     const { check } = state;
-    const cells = check && words.__("%1 of %2 code cells", check.cells.travelling, check.cells.code);
+    const cells = check && travellingText(check.cells, words);
     const took = check && words.__("checked in %1 s", check.seconds.toFixed(1));
     setText(this.at.summary, [cells, took].filter(Boolean).join(" · "));
     setText(this.at.status, this.progress(state));
@@ -213,7 +221,7 @@ class Panel {
     else if (check && !check.ok)
       this.at.plan.replaceChildren(waiting(words.__("Known once no error is left.")));
     else this.at.plan.replaceChildren(waiting(words.__("Made once the notebook is checked.")));
-    const away = contextFault ? contextFault.message : context?.launcher === "up" ? "" : words.say(context?.message ?? "");
+    const away = contextFault ? oneLine(contextFault) : context?.launcher === "up" ? "" : words.say(context?.message ?? "");
     if (away) this.at.plan.append(waiting(away));
   });
 
@@ -245,7 +253,10 @@ class Panel {
     const { words } = this;
     const place = el("div");
     const again = el("button", { type: "button" }, words.__("Promote again"));
-    again.addEventListener("click", () => void this.session.again());
+    again.addEventListener("click", () => {
+      this.focus(); // the button goes with the run
+      void this.session.again();
+    });
     const jobs = el("button", { type: "button" }, words.__("Open in jobs"));
     jobs.addEventListener("click", () => this.parts.openJobs?.(run));
     const title = el("h3", { tabindex: -1 }, words.__("Submitted"));
@@ -269,6 +280,7 @@ function makePieces(words: Words) {
   const status = el("p", { class: "sl-progress", role: "status", id: `sl-progress-${++panels}` });
   return {
     status,
+    title: el("h2", { tabindex: -1 }),
     summary: el("p", { class: "sl-dim sl-summary" }),
     submit: el("button", { type: "button", class: "sl-main", "aria-describedby": status.id }),
     check: el("button", { type: "button" }, words.__("Check again")),
@@ -283,6 +295,11 @@ function makePieces(words: Words) {
     run: el("section", { class: "sl-run", hidden: true }),
     body: el("div", { class: "sl-columns" }),
   };
+}
+
+/** `8 of 9 code cells travel`. */
+function travellingText({ travelling, code }: { travelling: number; code: number }, words: Words): string {
+  return words._n("%2 of %1 code cell travels", "%2 of %1 code cells travel", code, travelling);
 }
 
 /** The form is built anew only when what can be chosen differs. */
