@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from typing import Any
@@ -160,7 +161,9 @@ def test_a_malformed_line_is_refused_and_nothing_of_its_call_is_kept(
     view, agent = job
     good, bad = agent.metrics(1, 2, loss=1.0)
     answer = agent.send([good, bad | changes])
-    assert (answer.status_code, answer.json()["code"]) == (400, "bad-events")
+    # half of a surrogate pair is refused in any body, before it is looked at as events
+    code = "bad-json" if "\\ud" in json.dumps(changes) else "bad-events"
+    assert (answer.status_code, answer.json()["code"]) == (400, code)
     for missing in ("q", "t", "k", "s", "m"):
         assert agent.send([good, {k: v for k, v in bad.items() if k != missing}]).status_code == 400
     assert launcher.client.series(view.run_id) == []
