@@ -86,7 +86,7 @@ def visit(place: PlainLab, browser: Browser) -> Iterator[Lab]:
         made = Lab(page, place.url)
         page.goto(f"{place.url}/api/contents?token={place.token}")  # leaves the cookie of a login
         yield made
-    assert made.faults == []
+    assert made.faults == [], made.faults
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def session(place: RunningHub, browser: Browser, name: str, *, offer: str) -> It
         page.wait_for_url(f"**/user/{name}/**", timeout=120_000)
         lab = Lab(page, f"{place.url}/user/{name}", alone=True)
         yield Person(name=name, place=place, lab=lab, offers=offers)
-        assert lab.faults == []
+        assert lab.faults == [], lab.faults
 
 
 def sign_in(place: RunningHub, page: Page, name: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.places import PlainLab
-from tests.browser.projects import TRAINS, write_notebook
+from tests.browser.projects import TRAINS, WAITS, write_notebook
 from tests.browser.windows import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +131,10 @@ def test_jobs_that_come_from_elsewhere(lab: Lab, plain: PlainLab) -> None:
     lab.page.goto(f"{lab.base}/lab")
     panel = lab.jobs_panel()
     name = "from 终端"
-    path = write_notebook(plain.project / "short.ipynb", TRAINS.format(steps=40, pause=0.2), "print('over')")
+    flag = plain.project.parent / "short-may-end"
+    path = write_notebook(
+        plain.project / "short.ipynb", TRAINS.format(steps=5, pause=0.2), WAITS.format(flag=str(flag))
+    )
     told = plain.slicelift("promote", str(path), "--workers", "1", "--name", name)
     row = panel.locator(f"[data-run='{told['run_id']}']")
     expect(row).to_contain_text(name)
@@ -147,7 +150,8 @@ def test_jobs_that_come_from_elsewhere(lab: Lab, plain: PlainLab) -> None:
         "() => fetch('/a%40b/lab/api/workspaces/default').then(a => a.text()).then(t => t.includes('slicelift-runs'))"
     )
     lab.page.goto(f"{lab.base}/lab")
-    card.wait_for(timeout=60_000)
+    lab.wait_status(card, "RUNNING")
+    flag.touch()
     notice = lab.page.locator(".Toastify__toast").filter(has_text=f"{name} is done after")
     notice.wait_for(timeout=90_000)
     lab.wait_status(card, "FINISHED")
