@@ -31,6 +31,7 @@ from slicelift.runtime import processes
 from slicelift.runtime.folder import try_lock
 
 from slicelift_hub import culling
+from slicelift_hub.homes import shipped_demo
 from slicelift_hub.isolation import SWITCH, available
 from slicelift_hub.launcher.auth import whoami
 from slicelift_hub.launcher.store import write_file
@@ -134,8 +135,7 @@ def roles() -> list[dict[str, Any]]:
 
 def demo() -> str:
     """The demo project of a clone, for the homes of new users; empty where there is none."""
-    folder = _ROOT / "notebooks"
-    return str(folder) if (folder / "quickstart.ipynb").is_file() else ""
+    return str(shipped_demo() or "")
 
 
 def templates() -> list[str]:

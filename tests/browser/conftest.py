@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.browser.people import Person, session, visit
 from tests.browser.places import PlainLab, RunningHub
-from tests.browser.projects import make_project
 from tests.browser.windows import Lab, launch
+from tests.demo import make_project
 
 
 def pytest_configure() -> None:

@@ -1,25 +1,12 @@
-"""What a person works on: the demo's project, and notebooks written for one test."""
+"""What a person works on: notebooks written for one test."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import nbformat
-
-ROOT = Path(__file__).resolve().parents[2]
-DEMO = (
-    "quickstart.ipynb",
-    "prepare_demo.py",
-    ".dvc/config",
-    ".dvc/.gitignore",
-    ".dvcignore",
-    "data/digits.dvc",
-)
 
 # the notebook's own promotion, with the card as the cell's output
 PROMOTES = "import slicelift\n\n# in the job this does nothing\nrun = slicelift.promote(workers=1)\nrun"
@@ -43,20 +30,6 @@ slicelift.log(step=1, loss=0.5)
 pathlib.Path("outputs").mkdir(exist_ok=True)
 pathlib.Path("outputs/left behind.txt").write_text("until you are back")
 """
-
-
-def make_project(root: Path) -> Path:
-    """The demo in a git repository of its own, data written and pushed."""
-    for name in DEMO:
-        (root / "notebooks" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "notebooks" / name, root / "notebooks" / name)
-    (root / ".gitignore").write_text(".build/\noutputs/\n.ipynb_checkpoints/\n")
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "demo"]):
-        subprocess.run(
-            ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *command], cwd=root, check=True
-        )
-    subprocess.run([sys.executable, "notebooks/prepare_demo.py"], cwd=root, check=True, capture_output=True)
-    return root
 
 
 def write_notebook(path: Path, *cells: str, outputs: Sequence[Any] = ()) -> Path:

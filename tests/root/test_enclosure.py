@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from slicelift.errors import SliceliftError
-from slicelift_hub import isolation
+from slicelift_hub import homes, isolation
+from slicelift_hub.launcher.backend import make_backend
 from slicelift_hub.system_users import remove_all, system_user
 
 pytestmark = pytest.mark.needs_root
@@ -165,3 +166,29 @@ def test_the_switch_says_no(home: Path) -> None:
     program = "from slicelift_hub import isolation; print(isolation.available(), isolation.enclosed_command('bob', ['ls']))"
     done = run([sys.executable, "-c", program], env=os.environ | {"SLICELIFT_ISOLATION": "off"})
     assert done.stdout == "SLICELIFT_ISOLATION switches it off ['ls']\n"
+
+
+def test_the_demos_data_is_seen_where_its_clone_is_not(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The README's first promotion, by root: the clone lies where no other user comes, and /tmp is a job's own."""
+    clone = tmp_path / "clone"
+    (clone / "notebooks" / ".dvc").mkdir(parents=True)
+    (clone / "remote").mkdir()
+    (clone / "remote" / "object").write_text("of the demo")
+    (clone / "notebooks" / ".dvc" / "config").write_text("['remote \"demo\"']\n    url = ../../remote\n")
+    (clone / "secret").write_text("of root")
+    attempt = home / "attempts" / "r-demo-1"
+    clone.chmod(0o700)
+    monkeypatch.setattr(homes, "shipped_demo", lambda: clone / "notebooks")
+    backend = make_backend(
+        "slicelift.backends.local.Local", home, apart="always", under_hub=True, network="own", visible=()
+    )
+    script = f"cat {clone}/remote/object; cat {clone}/secret; echo x > {clone}/remote/new"
+    enclosure: Any = getattr(backend, "_enclosure")  # noqa: B009 - not part of what a backend promises
+    command = enclosure.agent_command(
+        "dora", ["sh", "-c", script], writable=[attempt], read_only=[], ranks=False
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "of the demo"
+    assert not (clone / "remote" / "new").exists()

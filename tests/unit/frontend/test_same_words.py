@@ -12,27 +12,15 @@ from typing import Any
 import pytest
 from slicelift.cli.printing import ago
 from slicelift.figures import duration, exact, number, user_metrics
-from slicelift.models import Failure, JobSpec, ModelVersionView, RunView, Status, size_text, to_dict
+from slicelift.models import Failure, ModelVersionView, Status, size_text, to_dict
 from slicelift.sentences import remarks, sentence
 from slicelift.widgets.bundle import state_word
+
+from tests.sample import RUN
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ("extension/slicelift", "extension/frontend/src", "hub/slicelift_hub")
 
-SPEC = JobSpec(
-    name="digits", snapshot_id="0" * 64, notebook="n.ipynb", script="p.py", cwd=".", python="python"
-)
-RUN = RunView(
-    promotion_id="p-" + "a" * 20,
-    run_id="r-abcdefghijkl",
-    name="digits",
-    owner="ann",
-    status=Status.RUNNING,
-    spec=SPEC,
-    created=100.0,
-    started=110.0,
-    ended=122.0,
-)
 RAISED = Failure(
     message="Rank 1 raised ValueError: bad", rank=1, exception="ValueError", cell=4, line=2, file="n.ipynb"
 )
