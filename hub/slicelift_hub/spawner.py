@@ -121,7 +121,7 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         self._told: dict[str, Any] = {}
         self._pid_start = 0
         self._boot_id = ""
-        self._starting = False
+        self._beginning: asyncio.Future[tuple[str, int]] | None = None
         self._given_back = False
         self._news: list[str] = []
 
@@ -144,31 +144,24 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         return render_form(offers, machine, chosen=slug, note=chosen.note, problem=catalog_file.problem)
 
     async def start(self) -> tuple[str, int]:
-        """Lease, then run; returns address and port. Raises `Refusal` with nothing held and nothing running."""
-        self._starting, self._given_back, self._news = True, False, []
+        """Lease, then run; returns address and port. Raises `Refusal` with nothing held and nothing running.
+
+        Called off it returns at once, since the hub waits one second for that; `stop` waits for what was under way.
+        """
+        await self._until_begun()
+        self._given_back, self._news = False, []
+        self._beginning = asyncio.ensure_future(self._begin())
         try:
-            await self._lease()
-            await self._launch()
-            await self._until_it_answers()
-        except SliceliftError as error:
-            await self._give_back()
-            raise self._refused(error, instead=None) from None
-        except SQLAlchemyError as error:
-            await self._give_back()
-            self.log.exception("The ledger of %s could not be used.", self.home)
-            message = f"The ledger cannot be used: {type(error).__name__}."
-            raise self._refused(
-                SliceliftError("ledger-unusable", message, "Is the disk full?"), instead=None
-            ) from error
-        except BaseException:
-            await self._give_back()
+            return await asyncio.shield(self._beginning)
+        except asyncio.CancelledError:
+            self._beginning.cancel()
             raise
-        finally:
-            self._starting = False
-        return ("127.0.0.1", self.port)
 
     async def stop(self, now: bool = False) -> None:
         """End the server, then whatever of the session still lives, then give the slice back."""
+        if self._beginning is not None:
+            self._beginning.cancel()
+        await self._until_begun()
         if await self.poll() is None and not now:
             await self._signal(signal.SIGTERM)
             await self.wait_for_death(self.term_timeout)
@@ -178,7 +171,7 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
     async def poll(self) -> int | None:
         """None while the server runs, else its exit status (0 where nobody saw it); then the lease is given back."""
         status = self._status()
-        if status is not None and not self._starting:
+        if status is not None and (self._beginning is None or self._beginning.done()):
             await self._give_back()
         return status
 
@@ -231,6 +224,31 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         """Jupyter's server refuses to run as root unless it is told to; what isolation wants of it comes along."""
         allowed = ["--allow-root"] if os.geteuid() == 0 and isolation.available() else []
         return [*super().get_args(), *allowed, *isolation.session_arguments()]
+
+    async def _begin(self) -> tuple[str, int]:
+        try:
+            await self._lease()
+            await self._launch()
+            await self._until_it_answers()
+        except SliceliftError as error:
+            await self._give_back()
+            raise self._refused(error, instead=None) from None
+        except SQLAlchemyError as error:
+            await self._give_back()
+            self.log.exception("The ledger of %s could not be used.", self.home)
+            message = f"The ledger cannot be used: {type(error).__name__}."
+            raise self._refused(
+                SliceliftError("ledger-unusable", message, "Is the disk full?"), instead=None
+            ) from error
+        except BaseException:
+            await self._give_back()
+            raise
+        return ("127.0.0.1", self.port)
+
+    async def _until_begun(self) -> None:
+        """Wait until the last start has come to its end, one way or the other."""
+        if self._beginning is not None:
+            await asyncio.wait({self._beginning})
 
     async def _signal(self, sig: int) -> bool:
         """To exactly our process: its pid may be another's by now."""

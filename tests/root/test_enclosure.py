@@ -23,12 +23,12 @@ Enclosed = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("enclosure 围") / "home"
     made.mkdir(mode=0o700)
     (made / "ledger.db").write_text("secret")
     yield made
-    assert remove_all(made)
+    tools.wait_for(lambda: not remove_all(made), lambda: str(remove_all(made)))
 
 
 @pytest.fixture

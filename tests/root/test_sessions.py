@@ -30,12 +30,12 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
+def home(tmp_path: Path, tools: Any) -> Iterator[Path]:
     made = tmp_path / "home 家"
     made.mkdir(mode=0o700)
     tmp_path.chmod(0o711)
     yield made
-    assert remove_all(made)
+    tools.wait_for(lambda: not remove_all(made), lambda: str(remove_all(made)))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def start(home: Path, sessions: Sessions, user: SystemUser, tools: Any) -> Itera
     made: list[subprocess.Popen[bytes]] = []
 
     def begin(server: str, needs: dict[str, int]) -> subprocess.Popen[bytes]:
-        before = len(living(user))
+        before = set(living(user))
         holder = make_holder("anna", server)
         session = sessions.begin(holder, needs)
         assert session is not None
@@ -69,7 +69,7 @@ def start(home: Path, sessions: Sessions, user: SystemUser, tools: Any) -> Itera
         environment = os.environ | {MARKER: session.session_id}
         made.append(subprocess.Popen(command, env=environment, cwd="/", start_new_session=True))
         sessions.started(holder, made[-1].pid)
-        tools.wait_for(lambda: len([pid for pid in living(user) if sleeps(pid)]) == before + 3)
+        tools.wait_for(lambda: len([pid for pid in set(living(user)) - before if sleeps(pid)]) == 3)
         sessions.settled(holder, made[-1].pid)
         return made[-1]
 
@@ -86,7 +86,10 @@ def living(user: SystemUser) -> list[int]:
 
 
 def sleeps(pid: int) -> bool:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0")
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0")
+    except OSError:  # it has just ended
+        return False
 
 
 def outside(user: SystemUser) -> subprocess.Popen[bytes]:
