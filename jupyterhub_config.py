@@ -18,7 +18,7 @@ c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
 c.JupyterHub.pid_file = str(state / "hub.pid")
 
 # npm's proxy: it streams, which the Python port of the same name does not
-c.ConfigurableHTTPProxy.command = config.proxy_command()
+c.ConfigurableHTTPProxy.command = config.proxy_command(c.JupyterHub.hub_bind_url)
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{config.inner_port('proxy')}"
 c.ConfigurableHTTPProxy.pid_file = str(state / "proxy.pid")
 c.ConfigurableHTTPProxy.check_running_interval = 2
@@ -32,9 +32,10 @@ c.JupyterHub.template_paths = config.templates()
 c.JupyterHub.template_vars = config.template_vars()
 
 # sessions
-c.JupyterHub.spawner_class = config.spawner_class()
+c.JupyterHub.spawner_class = "slicelift_hub.spawner.LocalSliceSpawner"
 c.LocalSliceSpawner.launcher_url = config.launcher_url()
 c.LocalSliceSpawner.demo = config.demo()
+c.Spawner.poll_interval = 5  # the port of one that died is soon another's
 c.Spawner.start_timeout = 120
 c.Spawner.http_timeout = 120
 

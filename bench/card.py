@@ -6,7 +6,6 @@ from the click on a job's row to charts that are drawn, for a run of a million p
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from pathlib import Path
@@ -17,8 +16,9 @@ from playwright.sync_api import Page
 from slicelift.launcher_client import Client
 from slicelift.models import Status
 
-from bench import jobs, lab, project
+from bench import jobs, project, window
 from bench.figures import Figure, figure, p95
+from tests.browser.windows import NOTE_FRAMES, under_way
 
 STEPS, STEPS_A_SECOND = 200, 5
 PIXEL_GOAL_SECONDS = 1.0
@@ -36,16 +36,6 @@ for step in range({STEPS}):
     time.sleep(1 / {STEPS_A_SECOND})
 """
 WAITS = "import time\ntime.sleep(3600)"
-
-# [points on screen, when the frame that shows them came], in the page's own clock, which is this machine's
-NOTE_FRAMES = """card => {
-    const seen = window.seen = [[+card.dataset.points || 0, Date.now() / 1000]];
-    const note = () => requestAnimationFrame(() => {
-        const count = +card.dataset.points;
-        if (count > seen.at(-1)[0]) seen.push([count, Date.now() / 1000]);
-    });
-    new MutationObserver(note).observe(card, {attributeFilter: ['data-points']});
-}"""
 
 # seconds from the click to the frame after the charts were drawn
 PAINT = """row => new Promise(done => {
@@ -66,7 +56,7 @@ def run(place: Path) -> list[Figure]:
     logs = project.write_notebook(root / "log.ipynb", [LOGS])
     waits = project.write_notebook(root / "wait.ipynb", [WAITS])
     project.commit(root)
-    with jobs.launcher() as client, lab.page(root) as page:
+    with jobs.launcher() as client, window.jupyterlab(root) as page:
         delays = _delays(client, page, logs)
         paints = _paints(client, page, waits)
     rate = f"from the log call to the pixel, {STEPS_A_SECOND} steps/s"
@@ -90,13 +80,7 @@ def _delays(client: Client, page: Page, notebook: Path) -> list[float]:
     seen: list[list[float]] = page.evaluate("() => window.seen")
     _close(page, run_id)
     points = client.series(run_id, keys=["loss"], points=STEPS)[0]["points"]
-    return _under_way(seen, [logged for _, logged, _ in points])
-
-
-def _under_way(seen: list[list[float]], logged: list[float]) -> list[float]:
-    found = []
-    for (before, _), (count, shown) in itertools.pairwise(seen):
-        found += [shown - at for at in logged[int(before) : int(count)]]
+    found = under_way(seen, [logged for _, logged, _ in points])
     if len(found) < STEPS / 2:
         raise RuntimeError(f"only {len(found)} of {STEPS} points came while the card was open")
     return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from slicelift.launcher_client import Client, find
 
 from bench import project
 from bench.figures import Figure, figure
+from tests.browser.places import free_port
 
 SOURCE = Path(__file__).resolve().parent.parent
 NOTEBOOK = "notebooks/quickstart.ipynb"
@@ -49,7 +49,7 @@ def _round(root: Path, *, wait: bool) -> tuple[float, float]:
     """Seconds until promoting may begin and to the first metric; everything is stopped when this returns."""
     start, log = time.perf_counter(), root.parent / "up.log"
     with log.open("ab") as said:
-        command = [*COMMAND, "up", "--no-hub", "--json", "--port", str(_free_port())]
+        command = [*COMMAND, "up", "--no-hub", "--json", "--port", str(free_port())]
         up = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
         try:
             if wait:
@@ -121,9 +121,3 @@ def _copy(root: Path) -> Path:
         if (SOURCE / name).is_file():
             shutil.copy2(SOURCE / name, target)
     return project.make(root)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `needs_root` are left out, with the reason, where they cannot hold."""
     if os.geteuid() == 0:
         return
-    reason = "needs root: a read-only bind mount"
+    reason = "needs root: mount namespaces and users of their own"
     for item in items:
         if item.get_closest_marker("needs_root"):
             item.add_marker(pytest.mark.skip(reason=reason))

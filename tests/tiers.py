@@ -123,7 +123,7 @@ TIERS = (
     ),
     Tier(
         name="root",
-        what="what only root can show: read-only mounts",
+        what="what only root can show: read-only mounts, users kept apart",
         arguments=("tests", "-m", "needs_root", *_WITHOUT_ROOT),
         lacks=_no_root,
     ),

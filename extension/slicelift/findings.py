@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from slicelift.models import place_text
+
 Entry = Mapping[str, Any]
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
@@ -33,8 +35,7 @@ def _position(finding: Entry) -> tuple[str, int]:
 
 def _place(finding: Entry) -> str:
     cell, file = finding.get("cell"), finding.get("file")
-    inside = f" of {file}" if file else ""
-    return f"cell {cell}{inside}" if cell is not None else (file or "the notebook")
+    return place_text(int(cell), file=file) if cell is not None else (file or "the notebook")
 
 
 def _by_severity(finding: Entry) -> tuple[int, int]:

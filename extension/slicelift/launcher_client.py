@@ -309,7 +309,7 @@ def read_state(home: Path) -> dict[str, Any] | None:
     """
     try:
         state: dict[str, Any] = json.loads((home / STATE_FILE).read_bytes())
-        served = is_alive(int(state["pid"])) and _is_locked(home)
+        served = is_alive(int(state["pid"])) and is_locked(home / LOCK_FILE)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return state if served else None
@@ -326,6 +326,21 @@ def is_alive(pid: int) -> bool:
         return True
     except OSError:
         return False
+
+
+def is_locked(file: Path) -> bool:
+    """Whether some service holds this lock of its home for life. Ours is shared and let go at once: nobody waits for it.
+
+    Raises OSError when there is no such file.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def find(home: Path | None = None, *, any_version: bool = False) -> Client:
@@ -382,18 +397,6 @@ def _told_client(address: launcher_address.Address, *, any_version: bool) -> Cli
     )
     hint = f"Restart this session from the hub, or in this environment: pip install slicelift=={version}"
     raise SliceliftError("launcher-version", message, hint)
-
-
-def _is_locked(home: Path) -> bool:
-    """Whether some launcher holds the lock of `home`. Ours is shared and let go at once: nobody waits for it."""
-    descriptor = os.open(home / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _run(data: Mapping[str, Any]) -> RunView:

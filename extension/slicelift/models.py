@@ -279,8 +279,10 @@ class RunView:
     """All a card needs, from the ledger alone. `latest` maps metric key -> [step, value].
 
     `mlflow_run_id` is None until the tracker has answered once. `ranks` has one row per rank:
-    `{rank, state, last_seen, step}`. `tracker` is MLflow's state, `tracked` whether it has the end of the
-    last attempt: all points, the status and the models.
+    `{rank, state, last_seen, step}`. `tracker` is MLflow's state, `tracker_message` why it does not take this run,
+    `tracked` whether it has the end of the last attempt: all points, the status and the models. `dropped_points`
+    are in `latest` and the curves no more, `dropped_by` counts them by reason: "spool-full", "too-many-names"
+    (MLflow has them), "name-too-long", "not-understood".
     """
 
     promotion_id: str
@@ -303,8 +305,10 @@ class RunView:
     ended: float | None = None
     latest: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     dropped_points: int = 0
+    dropped_by: Mapping[str, int] = field(default_factory=dict)
     ranks: tuple[Mapping[str, Any], ...] = ()
     tracker: str = "unknown"
+    tracker_message: str = ""
     tracked: bool = False
     history: tuple[StatusChange, ...] = ()
     models: tuple[ModelVersionView, ...] = ()
@@ -324,6 +328,15 @@ def to_dict(value: Any) -> Any:
 def locate(places: Sequence[LinePlace | None], line: int) -> LinePlace | None:
     """Where line `line` (from 1) of promoted.py comes from; None for a line of ours or past the end."""
     return places[line - 1] if 0 < line <= len(places) else None
+
+
+def place_text(cell: int, line: int | None = None, *, file: str | None = None) -> str:
+    """`cell 5, line 2 of other.ipynb`: a place for a person, who counts cells from 1, as JupyterLab's status bar does.
+
+    `cell` counts from 0, as in every field of ours.
+    """
+    inside = f", line {line}" if line is not None else ""
+    return f"cell {cell + 1}{inside}" + (f" of {file}" if file else "")
 
 
 def places_from_json(text: str) -> tuple[LinePlace | None, ...]:
@@ -350,7 +363,7 @@ def map_traceback(text: str, script_path: str, *, places: Sequence[LinePlace | N
         if place is None:
             return match[0]
         rest = re.sub(r"^, in _slicelift_\w+", ", in <module>", match["rest"] or match["warned"] or "")
-        return f"{match['lead']}{place.file or notebook}, cell {place.cell}, line {place.line}{rest}"
+        return f"{match['lead']}{place.file or notebook}, {place_text(place.cell, place.line)}{rest}"
 
     return ours.sub(told, text)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from slicelift.figures import duration, number, user_metrics
-from slicelift.models import Failure, RunView, Status
+from slicelift.models import Failure, RunView, Status, place_text
 
 
 def sentence(view: RunView) -> str:
@@ -16,8 +16,21 @@ def sentence(view: RunView) -> str:
     return _SENTENCES[view.status](view)
 
 
+def remarks(view: RunView) -> list[str]:
+    """What is said beside the sentence: what is still on its way, what is not shown, what MLflow does not take."""
+    found = []
+    if view.status is Status.FINISHED and view.message:
+        found.append(_clause(view.message))
+    if view.status.terminal and view.phase == "delivering":
+        found.append("Still delivering logs and outputs")
+    found += _left_out(view)
+    if view.tracker_message:
+        found.append(f"MLflow does not take this run, and is asked again: {_clause(view.tracker_message)}")
+    return found
+
+
 def failure_sentence(failure: Failure, *, notebook: str = "") -> str:
-    """`Rank 1 failed in cell 4, line 2: ValueError: bad`; as much of it as is known.
+    """`Rank 1 failed in cell 5, line 2: ValueError: bad`; as much of it as is known.
 
     The file is named unless it is `notebook`, the promoted one.
     """
@@ -50,6 +63,19 @@ def elapsed(view: RunView, *, now: float | None = None) -> float:
     """Seconds from start (or submit) to end (or now)."""
     start = view.started or view.created
     return (view.ended or (time.time() if now is None else now)) - start
+
+
+def _left_out(view: RunView) -> list[str]:
+    """What is counted without a reason was told by an agent that names none: its disk was full."""
+    by = dict(view.dropped_by)
+    thinned = view.dropped_points - sum(by.values()) + by.get("spool-full", 0)
+    reasons = {
+        "were thinned out: the spool was full": thinned,
+        f"of names beyond the first {len(view.latest)} are not shown": by.get("too-many-names", 0),
+        "are not shown: their name is too long": by.get("name-too-long", 0),
+        "could not be understood": by.get("not-understood", 0),
+    }
+    return [f"{count} logged points {why}" for why, count in reasons.items() if count]
 
 
 def _waiting(view: RunView) -> str:
@@ -89,7 +115,7 @@ def _failed(view: RunView) -> str:
 
 
 def _killed(view: RunView) -> str:
-    return f"Killed: {_clause(view.message) or view.reason or 'no reason is known'}"
+    return f"Cancelled: {_clause(view.message) or view.reason or 'no reason is known'}"
 
 
 def _unknown(view: RunView) -> str:
@@ -112,9 +138,8 @@ _SENTENCES = {
 def _in_place(failure: Failure, notebook: str) -> str:
     if failure.cell is None:
         return ""
-    line = f", line {failure.line}" if failure.line is not None else ""
-    file = f" of {failure.file}" if failure.file and failure.file != notebook else ""
-    return f" in cell {failure.cell}{line}{file}"
+    file = failure.file if failure.file != notebook else None
+    return f" in {place_text(failure.cell, failure.line, file=file)}"
 
 
 def _clause(message: str) -> str:

@@ -89,25 +89,25 @@ class Mlflow:
 
     def get(self, call: str, **query: str) -> dict[str, Any]:
         """`GET` one call of the API, named as in MLflow's REST documentation (`runs/get`)."""
-        return self._json(self._http.build_request("GET", _API + call, params=query))
+        return self._json(self._build("GET", _API + call, params=query))
 
     def post(self, call: str, body: Mapping[str, Any], *, method: str = "POST") -> dict[str, Any]:
         """`POST` (or another method) one idempotent call; 5 s at most."""
-        return self._json(self._http.build_request(method, _API + call, json=body))
+        return self._json(self._build(method, _API + call, json=body))
 
     def create(self, call: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """`POST` a call that must not happen twice: waits for the answer as long as the server holds on."""
-        return self._json(self._http.build_request("POST", _API + call, json=body, timeout=_PATIENT))
+        return self._json(self._build("POST", _API + call, json=body, timeout=_PATIENT))
 
     def put_artifact(self, path: str, content: IO[bytes], *, size_bytes: int) -> None:
         """Write one artifact below the server's artifact root, streamed. Idempotent."""
         headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
         url = f"{_ARTIFACTS}/{quote(path)}"
-        self._send(self._http.build_request("PUT", url, content=_chunks(content), headers=headers))
+        self._send(self._build("PUT", url, content=_chunks(content), headers=headers))
 
     def list_artifacts(self, path: str) -> list[dict[str, Any]]:
         """`{path, is_dir, file_size}` of what lies in one folder; `path` there is the name alone."""
-        answer = self._json(self._http.build_request("GET", _ARTIFACTS, params={"path": path}))
+        answer = self._json(self._build("GET", _ARTIFACTS, params={"path": path}))
         return list(answer.get("files", []))
 
     def read_artifact(self, path: str) -> Iterator[bytes]:
@@ -120,6 +120,13 @@ class Mlflow:
                 yield from response.iter_bytes()
         except (httpx.TransportError, RuntimeError) as error:
             raise _away(error) from error
+
+    def _build(self, method: str, path: str, **parts: Any) -> httpx.Request:
+        """What no request can carry (an address too long, half a surrogate pair) counts as refused by MLflow."""
+        try:
+            return self._http.build_request(method, path, **parts)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise UserError("tracker-refused", f"MLflow cannot be sent {path}: {error}.") from error
 
     def _json(self, request: httpx.Request) -> dict[str, Any]:
         body = self._send(request).json()

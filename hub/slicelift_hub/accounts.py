@@ -9,11 +9,9 @@ phrase is kept as its scrypt hash only, and is told once, when it is made. Nobod
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import sys
 import time
@@ -26,9 +24,12 @@ from typing import Any
 
 from slicelift.errors import Conflict, NotFound, SliceliftError, UserError
 from slicelift.launcher_client import default_home
+from slicelift.runtime.folder import locked
+
+from slicelift_hub.launcher.store import write_file
 
 FILE = "users.json"
-SHORTEST_PASSWORD = 12
+SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 1000
 LONGEST_NAME = 64
 # 32 MiB and about a tenth of a second (RFC 7914); written beside each hash, so that it may grow
 _COST = {"n": 2**15, "r": 8, "p": 1}
@@ -59,7 +60,7 @@ class Accounts:
         return sorted(self._read().values(), key=lambda account: account.name)
 
     def exists(self) -> bool:
-        """Whether there is a file that can be read."""
+        """Whether anybody has one, in a file that can be read."""
         try:
             return bool(self._read())
         except SliceliftError:
@@ -126,33 +127,16 @@ class Accounts:
         """The accounts under a lock, written when the block ends well."""
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with locked(self._file.with_suffix(".lock")):
+                accounts = self._read()
+                yield accounts
+                users = {account.name: _entry(account) for account in accounts.values()}
+                body = json.dumps({"version": 1, "users": users}, ensure_ascii=False, indent=1)
+                write_file(self._file, body.encode())
         except OSError as error:
-            message = f"{self._file.parent} cannot be written: {error.strerror}."
-            raise SliceliftError(
-                "home-unusable", message, "Point SLICELIFT_HOME to a folder of yours."
-            ) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            accounts = self._read()
-            yield accounts
-            self._write(accounts)
-        finally:
-            os.close(lock)
-
-    def _write(self, accounts: Mapping[str, Account]) -> None:
-        users = {account.name: _entry(account) for account in accounts.values()}
-        part = self._file.with_suffix(f".{secrets.token_hex(4)}")
-        try:
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump({"version": 1, "users": users}, file, ensure_ascii=False, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self._file)
-        except OSError as error:
-            part.unlink(missing_ok=True)
             message = f"{self._file} cannot be written: {error.strerror}. Nothing was changed."
-            raise SliceliftError("accounts-unwritable", message, "Look at the disk (df -h).") from error
+            hint = "Look at the disk (df -h), or point SLICELIFT_HOME to a folder of yours."
+            raise SliceliftError("accounts-unwritable", message, hint) from error
 
 
 def check_name(name: str, *, what: str = "user") -> str:
@@ -167,11 +151,14 @@ def check_name(name: str, *, what: str = "user") -> str:
 
 
 def check_password(password: str) -> str:
-    """Raises `password-short`."""
+    """Raises `password-short`, `password-long`."""
     if len(password) < SHORTEST_PASSWORD:
         message = f"The pass phrase has {len(password)} characters."
         hint = f"Use {SHORTEST_PASSWORD} or more, or leave --password-stdin out to get one made."
         raise UserError("password-short", message, hint)
+    if len(password) > LONGEST_PASSWORD:
+        message = f"The pass phrase has {len(password):,} characters."
+        raise UserError("password-long", message, f"Use {LONGEST_PASSWORD:,} at most.")
     return password
 
 
@@ -198,13 +185,18 @@ def _list(accounts: Accounts, _: argparse.Namespace) -> dict[str, Any]:
 
 
 def _first(accounts: Accounts, options: argparse.Namespace) -> dict[str, Any]:
-    """An admin's account for who runs the hub, where there is none at all yet; `password` is null otherwise."""
+    """An admin's account for who runs the hub, where there is none at all yet; `password` is null otherwise.
+
+    Named as the launcher names them, so that the command line and the browser show the same runs.
+    """
+    from slicelift_hub.launcher.auth import whoami  # loads the ledger's library: half a second for one start
+
     known = accounts.all()
     if known:
         admin = next((account for account in known if account.admin), known[0])
         return _shown(admin) | {"password": None}
     try:
-        name = check_name(options.name)
+        name = check_name(options.name or whoami())
     except UserError:  # a system's name may hold what a URL cannot
         name = "admin"
     account, password = accounts.add(name, admin=True)
@@ -242,7 +234,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _given(options: argparse.Namespace) -> str | None:
-    return sys.stdin.readline().rstrip("\n") if options.password_stdin else None
+    return sys.stdin.readline().rstrip("\r\n") if options.password_stdin else None
 
 
 def _shown(account: Account) -> dict[str, Any]:

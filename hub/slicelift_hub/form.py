@@ -20,31 +20,26 @@ TEMPLATES = Path(__file__).with_name("templates")
 def render_form(
     offers: Sequence[Offer], machine: Machine, *, chosen: str, note: str = "", problem: str = ""
 ) -> str:
-    """The fields of the spawn form. `chosen` is the slug to preselect, `problem` a fault of the profiles' file."""
+    """The fields of the spawn form. `chosen` is the slug to preselect, `problem` why these are not the file's profiles."""
     ready = [offer.profile.slug for offer in offers if offer.startable]
     preset = chosen if chosen in ready else (ready or [""])[0]
     cards = [_card(offer, chosen=preset) for offer in offers]
     notes = machine.inventory.notes
-    page = _environment().get_template("form.html")
-    return page.render(cards=cards, field=PROFILE, note=note, problem=problem, notes=notes)
+    if problem:
+        problem = f"The profiles' file is at fault: {problem} The profiles below are those read before."
+    return _render("form.html", cards=cards, field=PROFILE, note=note, problem=problem, notes=notes)
 
 
 def render_problem(problem: str) -> str:
-    """The form when there is nothing to choose from."""
-    return (
-        _environment()
-        .get_template("form.html")
-        .render(cards=[], field=PROFILE, note="", problem=problem, notes=())
-    )
+    """The form when there is nothing to choose from, and why."""
+    return _render("form.html", cards=[], field=PROFILE, note="", problem=problem, notes=())
 
 
 def render_refusal(error: SliceliftError, *, spawn_url: str, instead: Profile | None) -> str:
     """Why a session does not start, and a link that starts the nearest one that could."""
     link = f"{spawn_url}?{urlencode({f'opt-{PROFILE}': instead.slug})}" if instead else ""
     name = instead.display_name if instead else ""
-    return (
-        _environment().get_template("refusal.html").render(error=error, link=link, name=name, back=spawn_url)
-    )
+    return _render("refusal.html", error=error, link=link, name=name, back=spawn_url)
 
 
 def _card(offer: Offer, *, chosen: str) -> Mapping[str, Any]:
@@ -111,6 +106,10 @@ def _duration(minutes: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _render(template: str, **words: Any) -> str:
+    return _environment().get_template(template).render(words)
 
 
 @functools.cache

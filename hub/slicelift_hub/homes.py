@@ -37,6 +37,18 @@ def slug(name: str) -> str:
     return f"{plain}--{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
+def shipped_demo() -> Path | None:
+    """The demo project of a clone; None where there is none."""
+    folder = Path(__file__).resolve().parents[2] / "notebooks"
+    return folder if (folder / "quickstart.ipynb").is_file() else None
+
+
+def demo_remote(demo: Path) -> Path:
+    """The folder that is the demo's DVC remote; it may not be made yet. Raises OSError without a `.dvc/config`."""
+    match = _URL.search((demo / ".dvc" / "config").read_text(encoding="utf-8"))
+    return (demo / ".dvc" / match[1]).resolve() if match else demo / REMOTE
+
+
 def prepare(root: Path, name: str, *, demo: Path | None = None) -> Path:
     """The home of that user below the launcher's home `root`, made (0700) and seeded at the first call.
 
@@ -48,7 +60,7 @@ def prepare(root: Path, name: str, *, demo: Path | None = None) -> Path:
         return home
     partial = home.with_name(f".{home.name}.{secrets.token_hex(4)}")
     try:
-        home.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+        home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _build(partial, name, demo)
         partial.rename(home)
     except OSError as error:
@@ -68,7 +80,7 @@ def _build(home: Path, name: str, demo: Path | None) -> None:
         _seed(home / DEMO, demo)
         _quiet(home)
         _commit(home / DEMO, name)
-    except (OSError, SliceliftError) as error:
+    except (OSError, ValueError, SliceliftError) as error:
         # a session without a demo is better than none
         _log.error("The new home of %s has no demo: %s", name, error)
         shutil.rmtree(home / DEMO, ignore_errors=True)
@@ -78,8 +90,7 @@ def _seed(project: Path, demo: Path) -> None:
     """The demo as a project of its own, with its data and the objects of its DVC remote."""
     shutil.copytree(demo, project, ignore=_left_out, symlinks=True)
     config = project / ".dvc" / "config"
-    match = _URL.search(config.read_text(encoding="utf-8"))
-    remote = (demo / ".dvc" / match[1]).resolve() if match else demo / REMOTE
+    remote = demo_remote(demo)
     if remote.is_dir():
         shutil.copytree(remote, project / REMOTE, dirs_exist_ok=True)
     config.write_text(_CONFIG, encoding="utf-8")
@@ -93,7 +104,7 @@ def _seed(project: Path, demo: Path) -> None:
 def _tell_language(notebook: Path) -> None:
     """What JupyterLab writes as soon as a kernel starts: a demo that nobody changed must not count as changed."""
     document = json.loads(notebook.read_text(encoding="utf-8"))
-    document["metadata"]["language_info"] = {
+    document.setdefault("metadata", {})["language_info"] = {
         "codemirror_mode": {"name": "ipython", "version": 3},
         "file_extension": ".py",
         "mimetype": "text/x-python",

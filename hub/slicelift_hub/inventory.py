@@ -19,7 +19,7 @@ from typing import Any
 from slicelift.errors import Unavailable, UserError
 from slicelift_profiles import ProfileError, slices
 from slicelift_profiles.documents import Document, check, read
-from slicelift_profiles.faults import Fault
+from slicelift_profiles.faults import Fault, first_of
 
 AUTO, NVML, SIMULATED, NONE = "auto", "nvml", "simulated", "none"
 SCHEMA = "inventory.schema.json"
@@ -121,9 +121,7 @@ def load(path: Path) -> Inventory:
         raise UserError(error.code, error.message, error.hint) from None
     faults = _faults(document)
     if faults:
-        more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
-        message = f"{faults[0].file}:{faults[0].line}: {faults[0].message}{more}."
-        raise UserError("inventory-invalid", message, faults[0].fix)
+        raise UserError("inventory-invalid", first_of(faults), faults[0].fix)
     rows = document.data["gpus"]
     cut = [item for row in rows for item in _cut(row["product"], row["slices"])]
     note = f"The slices are declared in {path.name} and simulated: there is no GPU behind them."

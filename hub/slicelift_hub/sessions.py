@@ -5,20 +5,22 @@ own process, both by (pid, start time, boot). Whoever finds both gone may free t
 gives away a slice, the launcher every few seconds. So a killed hub keeps no slice for ever, and a restarted one
 takes none from a session that lives.
 
-Every process of a session carries `SLICELIFT_SESSION=<session id>` in its environment. They are ended, whatever
-session or group they moved to, before the slice goes to the next one.
+All processes of a session are ended before the slice goes to the next one, wherever they moved to: how they are found is
+in `slicelift_hub.leftovers`.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
+from slicelift.models import Status
 from slicelift.runtime import processes
 from sqlalchemy import (
     Column,
@@ -27,19 +29,27 @@ from sqlalchemy import (
     Float,
     MetaData,
     Table,
+    and_,
     delete,
+    inspect,
+    not_,
+    or_,
     select,
     update,
 )
 from sqlalchemy import insert as insert_row
 
-from slicelift_hub import leases
-from slicelift_hub.database import Number, Words, reading, writing
+from slicelift_hub import leases, leftovers
+from slicelift_hub.database import Number, Words, open_database, reading, writing
+from slicelift_hub.launcher.tables import attempts
+from slicelift_hub.leftovers import MARKER as MARKER
+from slicelift_hub.leftovers import Traces
+from slicelift_hub.system_users import known_user
 
-MARKER = "SLICELIFT_SESSION"
 PREFIX = "session:"
-KILL_SECONDS = 5.0
-SETTLE_SECONDS = 0.2
+_OVER = tuple(status.value for status in Status if status.terminal)
+# nothing of it has been started yet
+_WAITING = Status.WAITING.value
 
 metadata = MetaData()
 
@@ -56,6 +66,14 @@ sessions = Table(
     Column("since", Float, nullable=False),
 )
 
+# a table of its own, so that a ledger without it stays good
+namespaces = Table(
+    "session_namespaces",
+    metadata,
+    Column("session_id", Words, primary_key=True),
+    Column("mount_namespace", Words, nullable=False),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
@@ -65,11 +83,24 @@ class Session:
     items: tuple[leases.Item, ...]
 
 
+@functools.cache
+def of_home(root: Path) -> Sessions:
+    """The sessions of that home, whose ledger is made if there is none yet. Blocks."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Sessions(open_database(root / "ledger.db"))
+
+
+def make_holder(user: str, server: str = "") -> str:
+    """How a session is named in the leases; for the default server also how those of all its user's begin. Pure."""
+    return f"{PREFIX}{quote(user, safe='@~')}:{server}"
+
+
 class Sessions:
     """The sessions of one ledger. All methods block for a transaction, `end` and `reconcile` also for deaths."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._home = Path(str(engine.url.database)).parent
         leases.metadata.create_all(engine)
         metadata.create_all(engine)
 
@@ -99,31 +130,41 @@ class Sessions:
         with writing(self._engine) as connection:
             connection.execute(update(sessions).where(sessions.c.holder == holder).values(values))
 
+    def settled(self, holder: str, pid: int) -> None:
+        """The session is where it stays: note its mount namespace if it has one of its own, for when it is dead."""
+        place = _own_namespace(pid)
+        with writing(self._engine) as connection:
+            session_id = _session_of(connection, holder)
+            if session_id and place:
+                row = {"session_id": session_id, "mount_namespace": place}
+                connection.execute(delete(namespaces).where(namespaces.c.session_id == session_id))
+                connection.execute(insert_row(namespaces).values(row))
+
     def end(self, holder: str) -> tuple[str, ...]:
         """End what is left of the session and give its lease back. Idempotent.
 
         Processes that cannot be killed (uninterruptible sleep on a device) are named, and the lease stays with them.
         """
-        row = self._row(holder)
-        left = _kill(row.session_id) if row is not None else ()
-        if not left:
-            with writing(self._engine) as connection:
-                _forget(connection, holder)
-        return left
+        with reading(self._engine) as connection:
+            session_id = _session_of(connection, holder)
+        return self._end(holder, session_id)
+
+    def end_user(self, user: str) -> None:
+        """End every session of somebody whom the hub knows no longer."""
+        with reading(self._engine) as connection:
+            holders = list(connection.scalars(select(sessions.c.holder)))
+        for holder in holders:
+            if holder.startswith(make_holder(user)):
+                self.end(holder)
 
     def reconcile(self) -> list[str]:
-        """Free what belongs to no living session; the holders freed."""
+        """Free what belongs to no living session; the holders."""
+        held = select(leases.leases.c.holder).where(leases.leases.c.holder.startswith(PREFIX)).distinct()
         with reading(self._engine) as connection:
-            rows = list(connection.execute(select(sessions)))
-            holders = (
-                select(leases.leases.c.holder).where(leases.leases.c.holder.startswith(PREFIX)).distinct()
-            )
-            known = {row.holder for row in rows}
-            stray = [holder for holder in connection.scalars(holders) if holder not in known]
-        gone = [row for row in rows if not _lives(row)]
-        return [row.holder for row in gone if self._end_if_still(row)] + [
-            holder for holder in stray if not self.end(holder)
-        ]
+            rows = {row.holder: row for row in connection.execute(select(sessions))}
+            found = dict.fromkeys(holder for holder in connection.scalars(held) if holder not in rows)
+        found |= {holder: row.session_id for holder, row in rows.items() if not _lives(row)}
+        return [holder for holder, session_id in found.items() if not self._end(holder, session_id)]
 
     def capacity(self) -> dict[str, leases.Pool]:
         """Every pool by name, in one read that waits for nobody."""
@@ -139,25 +180,54 @@ class Sessions:
                     counts[pool] = counts.get(pool, 0) + 1
         return counts
 
-    def _row(self, holder: str) -> Any:
-        with reading(self._engine) as connection:
-            return connection.execute(select(sessions).where(sessions.c.holder == holder)).first()
-
-    def _end_if_still(self, seen: Any) -> bool:
-        """A holder may have begun anew since it was seen: only the same session is ended."""
-        if _kill(seen.session_id):
-            return False
-        same = (sessions.c.holder == seen.holder) & (sessions.c.session_id == seen.session_id)
+    def _end(self, holder: str, session_id: str | None) -> tuple[str, ...]:
+        """That very session, or for None a lease without one: the holder may have begun anew since it was seen."""
+        left = self._kill(holder, session_id) if session_id else ()
+        if left:
+            return left
         with writing(self._engine) as connection:
-            if connection.scalar(select(sessions.c.holder).where(same)) is None:
-                return False
-            _forget(connection, seen.holder)
-        return True
+            if _session_of(connection, holder) == session_id:
+                leases.release(connection, holder)
+                connection.execute(delete(sessions).where(sessions.c.holder == holder))
+            connection.execute(delete(namespaces).where(namespaces.c.session_id == session_id))
+        return ()
+
+    def _kill(self, holder: str, session_id: str) -> tuple[str, ...]:
+        user = unquote(holder.removeprefix(PREFIX).partition(":")[0])
+        account = known_user(self._home, user) if os.geteuid() == 0 else None
+        with reading(self._engine) as connection:
+            row = connection.execute(select(sessions).where(sessions.c.session_id == session_id)).first()
+            query = select(namespaces.c.mount_namespace).where(namespaces.c.session_id == session_id)
+            place = connection.scalar(query) or ""
+        here = row is not None and row.pid is not None and row.boot_id == processes.boot_id()
+        first = (row.pid, row.pid_start) if row is not None and here else None
+        traces = Traces(
+            session_id=session_id,
+            first=first,
+            mount_namespace=_own_namespace(first[0]) if first and processes.alive(first) else place,
+            uid=account.uid if account else None,
+        )
+        return leftovers.end(traces, lambda: self._others(user, session_id))
+
+    def _others(self, user: str, session_id: str) -> set[bytes]:
+        """The marks of this user's other sessions and of the jobs that still run or deliver."""
+        ended, waiting = attempts.c.status.in_(_OVER), attempts.c.status == _WAITING
+        done = or_(attempts.c.drained, attempts.c.discarded, attempts.c.handle == "")
+        here = and_(attempts.c.owner == user, not_(waiting), or_(not_(ended), not_(done)))
+        jobs = select(attempts.c.attempt_id).where(here)
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(sessions.c.session_id, sessions.c.holder))
+            found = {(MARKER, row.session_id) for row in rows if row.holder.startswith(make_holder(user))}
+            # without a launcher there are no jobs yet
+            if inspect(connection).has_table(attempts.name):
+                found |= {(processes.MARKER, name) for name in connection.scalars(jobs)}
+        return {f"{marker}={name}".encode() for marker, name in found - {(MARKER, session_id)}}
 
 
-def _forget(connection: Connection, holder: str) -> None:
-    leases.release(connection, holder)
-    connection.execute(delete(sessions).where(sessions.c.holder == holder))
+def _session_of(connection: Connection, holder: str) -> str | None:
+    query = select(sessions.c.session_id).where(sessions.c.holder == holder)
+    session_id: str | None = connection.scalar(query)
+    return session_id
 
 
 def _lives(row: Any) -> bool:
@@ -167,24 +237,7 @@ def _lives(row: Any) -> bool:
     return processes.alive((row.pid, row.pid_start) if started else (row.hub_pid, row.hub_start))
 
 
-def _kill(session_id: str) -> tuple[str, ...]:
-    """End every process of the session at once; those that would not die."""
-    wanted = f"{MARKER}={session_id}".encode()
-    end = partial(processes.end, lambda: _marked(wanted), grace_seconds=0, limit_seconds=KILL_SECONDS)
-    left = end().left
-    # a process shows no environment while it is being exec'ed: what was just starting is found now
-    time.sleep(SETTLE_SECONDS)
-    return left or end().left
-
-
-def _marked(wanted: bytes) -> list[processes.Process]:
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    found = (processes.look(pid) for pid in pids if pid != os.getpid() and wanted in _environment(pid))
-    return [process for process in found if process is not None]
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+def _own_namespace(pid: int) -> str:
+    """The mount namespace of that process, or "" while it is the one that we live in ourselves."""
+    found = processes.mount_namespace(pid)
+    return found if found != processes.mount_namespace() else ""

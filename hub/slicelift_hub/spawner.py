@@ -38,11 +38,10 @@ from slicelift_hub.choices import (
     refusal,
     what,
 )
-from slicelift_hub.database import open_database
 from slicelift_hub.form import render_form, render_problem, render_refusal
 from slicelift_hub.leases import GPUS
-from slicelift_hub.sessions import MARKER, PREFIX, Session, Sessions
-from slicelift_hub.starting import devices, held_words, is_open, last_words, open_log, to_end
+from slicelift_hub.sessions import MARKER, Session, make_holder, of_home
+from slicelift_hub.starting import devices, held_words, is_served, last_words, open_log, to_end
 
 _REASONS = {"capacity": "capacity", "profile-denied": "group", "profile-none": "group"}
 _TOLD = ("profile", "idle_minutes", "max_hours", "note", "since")
@@ -122,14 +121,14 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         self._told: dict[str, Any] = {}
         self._pid_start = 0
         self._boot_id = ""
-        self._starting = False
+        self._beginning: asyncio.Future[tuple[str, int]] | None = None
         self._given_back = False
         self._news: list[str] = []
 
     @property
     def holder(self) -> str:
         """How this server is named in the leases: `session:<user>:<server name>`, the user's name URL-escaped."""
-        return f"{PREFIX}{self.user.escaped_name}:{self.name}"
+        return make_holder(self.user.name, self.name)
 
     async def make_form(self) -> str:
         """The spawn form with what is free at this moment."""
@@ -145,31 +144,24 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         return render_form(offers, machine, chosen=slug, note=chosen.note, problem=catalog_file.problem)
 
     async def start(self) -> tuple[str, int]:
-        """Lease, then run; returns address and port. Raises `Refusal` with nothing held and nothing running."""
-        self._starting, self._given_back, self._news = True, False, []
+        """Lease, then run; returns address and port. Raises `Refusal` with nothing held and nothing running.
+
+        Called off it returns at once, since the hub waits one second for that; `stop` waits for what was under way.
+        """
+        await self._until_begun()
+        self._given_back, self._news = False, []
+        self._beginning = asyncio.ensure_future(self._begin())
         try:
-            await self._lease()
-            await self._launch()
-            await self._until_it_answers()
-        except SliceliftError as error:
-            await self._give_back()
-            raise self._refused(error, instead=None) from None
-        except SQLAlchemyError as error:
-            await self._give_back()
-            self.log.exception("The ledger of %s could not be used.", self.home)
-            message = f"The ledger cannot be used: {type(error).__name__}."
-            raise self._refused(
-                SliceliftError("ledger-unusable", message, "Is the disk full?"), instead=None
-            ) from error
-        except BaseException:
-            await self._give_back()
+            return await asyncio.shield(self._beginning)
+        except asyncio.CancelledError:
+            self._beginning.cancel()
             raise
-        finally:
-            self._starting = False
-        return ("127.0.0.1", self.port)
 
     async def stop(self, now: bool = False) -> None:
         """End the server, then whatever of the session still lives, then give the slice back."""
+        if self._beginning is not None:
+            self._beginning.cancel()
+        await self._until_begun()
         if await self.poll() is None and not now:
             await self._signal(signal.SIGTERM)
             await self.wait_for_death(self.term_timeout)
@@ -179,7 +171,7 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
     async def poll(self) -> int | None:
         """None while the server runs, else its exit status (0 where nobody saw it); then the lease is given back."""
         status = self._status()
-        if status is not None and not self._starting:
+        if status is not None and (self._beginning is None or self._beginning.done()):
             await self._give_back()
         return status
 
@@ -210,7 +202,7 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
     def clear_state(self) -> None:
         """Forget the process; the lease is given back by `poll` and `stop`."""
         super().clear_state()
-        self._pid_start, self._boot_id, self._told = 0, "", {}
+        self._forget_process()
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
         """The user's own place, and what the session may use of this machine. What we say wins."""
@@ -233,6 +225,31 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         allowed = ["--allow-root"] if os.geteuid() == 0 and isolation.available() else []
         return [*super().get_args(), *allowed, *isolation.session_arguments()]
 
+    async def _begin(self) -> tuple[str, int]:
+        try:
+            await self._lease()
+            await self._launch()
+            await self._until_it_answers()
+        except SliceliftError as error:
+            await self._give_back()
+            raise self._refused(error, instead=None) from None
+        except SQLAlchemyError as error:
+            await self._give_back()
+            self.log.exception("The ledger of %s could not be used.", self.home)
+            message = f"The ledger cannot be used: {type(error).__name__}."
+            raise self._refused(
+                SliceliftError("ledger-unusable", message, "Is the disk full?"), instead=None
+            ) from error
+        except BaseException:
+            await self._give_back()
+            raise
+        return ("127.0.0.1", self.port)
+
+    async def _until_begun(self) -> None:
+        """Wait until the last start has come to its end, one way or the other."""
+        if self._beginning is not None:
+            await asyncio.wait({self._beginning})
+
     async def _signal(self, sig: int) -> bool:
         """To exactly our process: its pid may be another's by now."""
         process = processes.look(self.pid) if self.pid else None
@@ -247,8 +264,12 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
             here = bool(self.pid) and self._boot_id == processes.boot_id()
             status = None if here and processes.alive((self.pid, self._pid_start)) else 0
         if status is not None:
-            self.clear_state()
+            # not its token, which the hub is to take back
+            self._forget_process()
         return status
+
+    def _forget_process(self) -> None:
+        self.pid, self._pid_start, self._boot_id, self._told = 0, 0, "", {}
 
     def _groups(self) -> list[str]:
         return [group.name for group in self.user.groups]
@@ -266,7 +287,7 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         catalog = _catalog_file(self.profiles_file).catalog()
         choice = choose(catalog, self.user_options, groups=self._groups(), saved=self._options_are_saved())
         profile = choice.profile
-        ledger = await to_end(_sessions, root)
+        ledger = await to_end(of_home, root)
         left = await to_end(ledger.end, self.holder)
         if left:
             message = f"The last session has not ended: {', '.join(left)} cannot be killed."
@@ -323,22 +344,26 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         self.pid = self.proc.pid
         started = processes.look(self.pid)
         self._pid_start, self._boot_id = started.start_time if started else 0, processes.boot_id()
-        ledger = await to_end(_sessions, root)
+        ledger = await to_end(of_home, root)
         await to_end(ledger.started, self.holder, self.pid)
         self._news.append("JupyterLab is starting.")
 
     def _command(self, folder: Path) -> list[str]:
         """As the user's own system user where the machine can do it; blocks for useradd at the first time."""
         command = [*self.cmd, *self.get_args()]
+        if isolation.available():
+            return [sys.executable, "-P", "-m", "slicelift_hub.adopter", *command]
         return isolation.enclosed_command(self.user.name, command, writable=[folder], home=Path(self.home))
 
     async def _until_it_answers(self) -> None:
-        """Return when the port is open; a session that dies says why, at once."""
+        """Return when the session's port is open; a session that dies says why, at once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.answer_seconds
         while loop.time() < deadline and self.proc.poll() is None:
-            if await is_open(self.port):
+            if await to_end(is_served, self.port, processes.user_of(self.pid)):
                 self._told["since"] = time.time()
+                ledger = await to_end(of_home, Path(self.home))
+                await to_end(ledger.settled, self.holder, self.pid)
                 return
             await asyncio.sleep(0.1)
         status = self.proc.poll()
@@ -353,7 +378,7 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         if self._given_back:
             return
         try:
-            ledger = await to_end(_sessions, Path(self.home))
+            ledger = await to_end(of_home, Path(self.home))
             left = await to_end(ledger.end, self.holder)
         except (SQLAlchemyError, OSError):
             self.log.exception("The lease of %s could not be given back.", self.holder)
@@ -367,7 +392,8 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         return Refusal(error, html=render_refusal(error, spawn_url=url, instead=instead))
 
     def _log_path(self) -> Path:
-        name = homes.slug(self.user.name) + (f".{homes.slug(self.name)}" if self.name else "")
+        # a plus is in no slug: another user's log must not have the same name
+        name = homes.slug(self.user.name) + (f"+{homes.slug(self.name)}" if self.name else "")
         return Path(self.home) / "hub" / "sessions" / f"{name}.log"
 
 
@@ -381,12 +407,6 @@ def _catalog_file(path: str) -> CatalogFile:
     return CatalogFile(Path(path))
 
 
-@functools.cache
-def _sessions(root: Path) -> Sessions:
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Sessions(open_database(root / "ledger.db"))
-
-
 def _look(root: Path) -> Machine:
-    ledger = _sessions(root)
+    ledger = of_home(root)
     return Machine(inventory=inventory.published(root), pools=ledger.capacity(), waiting=ledger.waiting())

@@ -14,6 +14,8 @@ from slicelift_hub.sessions import Session
 P = ParamSpec("P")
 T = TypeVar("T")
 _LOG_TAIL_BYTES = 2000
+# TCP_LISTEN, as /proc/net/tcp writes it
+_LISTENS = "0A"
 
 
 async def to_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -56,17 +58,15 @@ def open_log(path: Path) -> IO[bytes]:
 def last_words(path: Path) -> str:
     """The last three lines of a log, in one."""
     try:
-        text = path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        with path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+            text = log.read().decode(errors="replace")
     except OSError:
         return ""
     return " / ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())
 
 
-async def is_open(port: int) -> bool:
-    """Whether somebody listens there, on 127.0.0.1."""
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.close()
-    return True
+def is_served(port: int, uid: int | None) -> bool:
+    """Whether a process of that user listens there. Another user's program that took the port first is not the session."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return any(row[1].endswith(f":{port:04X}") and row[3] == _LISTENS and int(row[7]) == uid for row in rows)

@@ -55,6 +55,13 @@ def system_user(home: Path, user: str) -> SystemUser:
         ) from error
 
 
+def known_user(home: Path, user: str) -> SystemUser | None:
+    """The system's user of `user` if one was made and is still the same; makes none."""
+    name, uid = read_object(home / "hub" / _FILE).get(user, ("", None))
+    found = _look(str(name)) if name else None
+    return found if found is not None and found.uid == uid else None
+
+
 def give(account: SystemUser, path: Path) -> None:
     """Make this folder and all below it the account's, and the folder closed to others.
 
@@ -71,9 +78,13 @@ def give(account: SystemUser, path: Path) -> None:
 
 
 def remove_all(home: Path) -> list[str]:
-    """Remove the system's users that were made for this home, and no file of theirs; their names. For an uninstallation."""
+    """Remove the system's users that were made for this home, and no file of theirs. For an uninstallation.
+
+    What userdel said of those that stay, one text each: a user whose process lives cannot be removed.
+    """
     names = [str(name) for name, _ in read_object(home / "hub" / _FILE).values()]
-    return [name for name in names if _look(name) and not _tool("userdel", name)]
+    told = [_tool("userdel", name) for name in names if _look(name)]
+    return [words for words in told if words]
 
 
 def _known_or_made(home: Path, user: str) -> SystemUser:

@@ -15,7 +15,7 @@ from typing import Any
 
 from slicelift_profiles import slices
 from slicelift_profiles.documents import Document, Place, check, read
-from slicelift_profiles.faults import Fault, ProfileError, closest, one_of
+from slicelift_profiles.faults import Fault, ProfileError, closest, first_of, one_of
 
 SHIPPED = Path(__file__).with_name("profiles.yaml")
 SCHEMA = "profiles.schema.json"
@@ -118,10 +118,9 @@ def load(path: Path = SHIPPED) -> Catalog:
     faults = () if path == SHIPPED else _faults(document)
     errors = [fault for fault in faults if fault.severity == "error"]
     if errors:
-        more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
         raise ProfileError(
             "profiles-invalid",
-            f"{errors[0].file}:{errors[0].line}: {errors[0].message}{more}.",
+            first_of(errors),
             f"{errors[0].fix} See all: slicelift profiles lint {path}".strip(),
             faults=tuple(errors),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -37,6 +37,12 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.severity} {self.code}: {self.message}. {self.fix}".rstrip()
+
+
+def first_of(faults: Sequence[Fault]) -> str:
+    """The first of them as a sentence with file and line, and how many more there are."""
+    more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+    return f"{faults[0].file}:{faults[0].line}: {faults[0].message}{more}."
 
 
 def one_of(names: Iterable[object]) -> str:

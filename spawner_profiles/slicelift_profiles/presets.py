@@ -15,7 +15,7 @@ from typing import Any
 from slicelift_profiles import cluster, slices
 from slicelift_profiles.cluster import ClusterSettings
 from slicelift_profiles.documents import Document, check, read
-from slicelift_profiles.faults import Fault, ProfileError, closest, one_of
+from slicelift_profiles.faults import Fault, ProfileError, closest, first_of, one_of
 
 SHIPPED = Path(__file__).with_name("presets.yaml")
 SCHEMA = "presets.schema.json"
@@ -117,7 +117,7 @@ def _load(path: Path, _: tuple[int, int, int]) -> Presets:
     if errors:
         raise ProfileError(
             "presets-invalid",
-            f"{errors[0].file}:{errors[0].line}: {errors[0].message}.",
+            first_of(errors),
             f"{errors[0].fix} See all: slicelift profiles lint {path}".strip(),
             faults=tuple(errors),
         )

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.places import PlainLab
+from tests.browser.projects import TRAINS, WAITS, write_notebook
+from tests.browser.windows import Lab
+
 ROOT = Path(__file__).resolve().parents[2]
 AXE = ROOT / "extension" / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 CHINESE = ROOT / "extension" / "slicelift" / "locale" / "zh_CN" / "LC_MESSAGES" / "slicelift.json"
@@ -33,6 +37,11 @@ OVERFLOW = """(view, width) => {
     return out.map(node => `${node.tagName} ${node.className} ${node.textContent.slice(0, 60)}`);
 }"""
 
+FOCUS_IN_SIGHT = """() => {
+    const {outlineStyle, outlineWidth, boxShadow} = getComputedStyle(document.activeElement);
+    return (outlineStyle !== 'none' && outlineWidth !== '0px') || boxShadow !== 'none';
+}"""
+
 # every text a person sees or hears, but for what a notebook, a log or a person's own names say
 TEXTS = """view => {
     const found = [], walker = document.createTreeWalker(view, NodeFilter.SHOW_TEXT);
@@ -45,7 +54,7 @@ TEXTS = """view => {
 }"""
 
 
-def open_panel(lab: Any, path: str) -> Any:
+def open_panel(lab: Lab, path: str) -> Any:
     """The Promote panel of a notebook that was just opened."""
     lab.open(path)
     lab.promote_button().click()
@@ -53,14 +62,7 @@ def open_panel(lab: Any, path: str) -> Any:
     return lab.page.locator(".sl-promote").last
 
 
-def jobs_panel(lab: Any, name: str = "Jobs") -> Any:
-    lab.page.get_by_role("tab", name=name, exact=True).click()
-    panel = lab.page.locator("#slicelift-jobs .sl-jobs")
-    panel.wait_for()
-    return panel
-
-
-def violations(lab: Any) -> list[str]:
+def violations(lab: Lab) -> list[str]:
     """What axe-core finds within our own views, those that are in the page."""
     lab.page.evaluate(AXE.read_text(encoding="utf-8"))
     there = [name for name in OURS if lab.page.locator(name).count()]
@@ -76,15 +78,15 @@ def left_in_english(texts: list[str]) -> list[str]:
     return [text for text in texts if any(pattern.fullmatch(text) for pattern in patterns)]
 
 
-def test_an_error_holds_the_submit_back(lab: Any, plain: Any, tools: Any) -> None:
+def test_an_error_holds_the_submit_back(lab: Lab, plain: PlainLab) -> None:
     """The finding leads to its cell and line; what is typed there is saved after one question, and Submit is free."""
-    tools.write_notebook(plain.project / "findings.ipynb", "x = 1", BROKEN)
+    write_notebook(plain.project / "findings.ipynb", "x = 1", BROKEN)
     panel = open_panel(lab, "findings.ipynb")
     submit = panel.get_by_role("button", name="Submit")
     expect(submit).to_have_attribute("aria-disabled", "true")
     expect(panel.get_by_role("status")).to_contain_text("error must be mended first")
     lab.picture("panel-error")
-    panel.get_by_role("button", name="cell 1, line 3").click()
+    panel.get_by_role("button", name="cell 2, line 3").click()
     expect(lab.page.locator("#jp-main-statusbar")).to_contain_text("Ln 3, Col 1")
     assert lab.position()[0].startswith("Cell 2/")
     lab.page.keyboard.press("Control+a")
@@ -96,7 +98,7 @@ def test_an_error_holds_the_submit_back(lab: Any, plain: Any, tools: Any) -> Non
     assert "loss=1.0" in (plain.project / "findings.ipynb").read_text(encoding="utf-8")
 
 
-def test_the_demo_from_the_panel_to_a_version(lab: Any) -> None:
+def test_the_demo_from_the_panel_to_a_version(lab: Lab) -> None:
     """Data, plan, manifest and script are told; a changed parameter travels; the card in the panel ends with a model."""
     panel = open_panel(lab, DEMO)
     expect(panel.get_by_text("8 of 9 code cells")).to_be_visible()
@@ -124,13 +126,14 @@ def test_the_demo_from_the_panel_to_a_version(lab: Any) -> None:
     lab.page.locator(".sl-tab .sl-card").wait_for()
 
 
-def test_jobs_that_come_from_elsewhere(lab: Any, plain: Any, tools: Any) -> None:
+def test_jobs_that_come_from_elsewhere(lab: Lab, plain: PlainLab) -> None:
     """A job of the command line appears by itself, its tab outlives a reload, and its end is told."""
     lab.page.goto(f"{lab.base}/lab")
-    panel = jobs_panel(lab)
+    panel = lab.jobs_panel()
     name = "from 终端"
-    path = tools.write_notebook(
-        plain.project / "short.ipynb", tools.TRAINS.format(steps=40, pause=0.2), "print('over')"
+    flag = plain.project.parent / "short-may-end"
+    path = write_notebook(
+        plain.project / "short.ipynb", TRAINS.format(steps=5, pause=0.2), WAITS.format(flag=str(flag))
     )
     told = plain.slicelift("promote", str(path), "--workers", "1", "--name", name)
     row = panel.locator(f"[data-run='{told['run_id']}']")
@@ -147,7 +150,8 @@ def test_jobs_that_come_from_elsewhere(lab: Any, plain: Any, tools: Any) -> None
         "() => fetch('/a%40b/lab/api/workspaces/default').then(a => a.text()).then(t => t.includes('slicelift-runs'))"
     )
     lab.page.goto(f"{lab.base}/lab")
-    card.wait_for(timeout=60_000)
+    lab.wait_status(card, "RUNNING")
+    flag.touch()
     notice = lab.page.locator(".Toastify__toast").filter(has_text=f"{name} is done after")
     notice.wait_for(timeout=90_000)
     lab.wait_status(card, "FINISHED")
@@ -158,10 +162,50 @@ def test_jobs_that_come_from_elsewhere(lab: Any, plain: Any, tools: Any) -> None
     expect(panel.locator(f"[data-run='{told['run_id']}']")).to_have_count(1)
 
 
+def test_by_keyboard_alone(lab: Lab, plain: PlainLab) -> None:
+    """From the panel's button to a cancelled run without a mouse, and always with the focus in sight."""
+    write_notebook(plain.project / "keys.ipynb", TRAINS.format(steps=100_000, pause=0.2))
+    lab.open("keys.ipynb")
+    lab.promote_button().focus()
+    lab.page.keyboard.press("Enter")
+    lab.save_and_go_on()
+    panel = lab.page.locator(".sl-promote").last
+    expect(panel.get_by_role("heading", level=2)).to_be_focused()
+    submit = panel.get_by_role("button", name="Submit")
+    expect(submit).to_have_attribute("aria-disabled", "false")
+    panel.get_by_role("spinbutton", name="workers").focus()
+    lab.page.keyboard.press("Control+a")
+    lab.page.keyboard.type("1")
+    expect(panel.get_by_role("spinbutton", name="workers")).to_have_value("1")
+    press_to(lab, "Shift+Tab", submit)
+    lab.page.keyboard.press("Enter")
+    card = panel.locator(".sl-card")
+    lab.wait_status(card, "RUNNING")
+    card.get_by_role("button", name="Logs").focus()
+    press_to(lab, "Tab", card.get_by_role("button", name="Cancel", exact=True))
+    lab.page.keyboard.press("Enter")
+    expect(card.get_by_role("button", name="Cancel the run")).to_be_focused()
+    lab.page.keyboard.press("Escape")
+    expect(card.get_by_role("button", name="Cancel", exact=True)).to_be_focused()
+    lab.page.keyboard.press("Enter")
+    lab.page.keyboard.press("Enter")
+    lab.wait_status(card, "KILLED")
+    expect(card.get_by_role("button", name="Logs")).to_be_focused()
+
+
+def press_to(lab: Lab, key: str, control: Any) -> None:
+    for _ in range(40):
+        lab.page.keyboard.press(key)
+        assert lab.page.evaluate(FOCUS_IN_SIGHT), "the focus cannot be seen"
+        if control.evaluate("node => node === document.activeElement"):
+            return
+    raise AssertionError(f"40 times {key} do not lead to {control}")
+
+
 @pytest.mark.parametrize(
     ("theme", "locale"), [("JupyterLab Dark", "default"), ("JupyterLab Light", "zh_CN")], ids=str
 )
-def test_everybody_can_read_it(lab: Any, plain: Any, theme: str, locale: str) -> None:
+def test_everybody_can_read_it(lab: Lab, plain: PlainLab, theme: str, locale: str) -> None:
     """No violation for axe, nothing out of sight at 320 px; in Chinese nothing is left in English."""
     plain.settings("@jupyterlab/apputils-extension:themes", theme=theme)
     plain.settings("@jupyterlab/translation-extension:plugin", locale=locale)
@@ -178,13 +222,16 @@ def test_everybody_can_read_it(lab: Any, plain: Any, theme: str, locale: str) ->
         if chinese:
             texts = [text for view in views for text in view.evaluate(TEXTS)]
             assert "提升 quickstart.ipynb" in texts
-            assert left_in_english([*texts, "Logs", "1 of 2 code cells"]) == ["Logs", "1 of 2 code cells"]
+            assert left_in_english([*texts, "Logs", "1 of 1 code cell travels"]) == [
+                "Logs",
+                "1 of 1 code cell travels",
+            ]
     finally:
         plain.settings("@jupyterlab/apputils-extension:themes", theme="JupyterLab Light")
         plain.settings("@jupyterlab/translation-extension:plugin", locale="default")
 
 
-def show_everything(lab: Any, *, chinese: bool) -> None:
+def show_everything(lab: Lab, *, chinese: bool) -> None:
     """Panel, list and a card beside each other, with all that folds opened."""
     lab.page.locator(".jp-NotebookPanel .jp-Notebook-cell").first.wait_for(timeout=60_000)
     lab.page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").first.wait_for(timeout=60_000)

@@ -21,16 +21,8 @@ from typing import Any
 import nbformat
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-DEMO = (
-    "quickstart.ipynb",
-    "prepare_demo.py",
-    ".dvc/config",
-    ".dvc/.gitignore",
-    ".dvcignore",
-    "data/digits.dvc",
-    "data/.gitignore",
-)
+from tests.demo import make_project
+
 SLICELIFT = [sys.executable, "-m", "slicelift"]
 
 
@@ -198,20 +190,6 @@ def wait_for(
     while not there():
         assert time.monotonic() < end, told()
         time.sleep(0.1)
-
-
-def make_project(root: Path) -> Path:
-    """The demo project in a git repository of its own, data written and pushed."""
-    for name in DEMO:
-        (root / "notebooks" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "notebooks" / name, root / "notebooks" / name)
-    (root / ".gitignore").write_text(".build/\noutputs/\n")
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "demo"]):
-        subprocess.run(
-            ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *command], cwd=root, check=True
-        )
-    subprocess.run([sys.executable, "notebooks/prepare_demo.py"], cwd=root, check=True, capture_output=True)
-    return root
 
 
 @pytest.fixture(scope="session")

@@ -124,7 +124,7 @@ def test_a_raising_cell_is_named(desk: Any) -> None:
     assert (failure["rank"], failure["cell"], failure["line"]) == (1, 1, 2)
     assert "ZeroDivisionError" in failure["message"]
     logs = desk.slicelift("logs", done.json["run_id"], "--rank", "1").out
-    assert re.search(r"raises\.ipynb.*cell 2, line 3", logs), logs
+    assert re.search(r"raises\.ipynb.*cell 3, line 3", logs), logs
     assert desk.mlflow("select status from runs where run_uuid = ?", done.json["mlflow_run_id"]) == [
         ("FAILED",)
     ]

@@ -55,7 +55,9 @@ class Person:
         """Of the session's server; its kernels have the same environment."""
         for pid, env in environments():
             ours = env.get("JUPYTERHUB_USER") == self.name and env.get("HOME", "").startswith(str(self.home))
-            if ours and "singleuser" in command_of(pid):
+            # what the session's first process may be: slicelift_hub.adopter, with the server's command behind
+            command = command_of(pid)
+            if ours and "singleuser" in command and "adopter" not in command:
                 return pid
         raise AssertionError(f"{self.name} has no session")
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from slicelift.errors import Conflict, NotFound, SliceliftError, UserError
 from slicelift_hub.accounts import Accounts
+from slicelift_hub.launcher.auth import whoami
 
 
 @pytest.fixture
@@ -105,11 +106,24 @@ def test_the_first_account_is_made_once(tmp_path: Path) -> None:
     assert (code, again["name"], again["password"]) == (0, "anna", None)
     code, added = run(tmp_path, "add", "--password-stdin", "--name=ben", given="short\n")
     assert (code, added["code"]) == (1, "password-short")
+    code, added = run(tmp_path, "add", "--password-stdin", "--name=ben", given="x" * 1001)
+    assert (code, added["code"]) == (1, "password-long")
     code, added = run(
-        tmp_path, "add", "--password-stdin", "--group=ml", "--name=ben", given="long enough it is\n"
+        tmp_path, "add", "--password-stdin", "--group=ml", "--name=ben", given="long enough it is\r\n"
     )
     assert (code, added["groups"], added["password"]) == (0, ["ml"], None)
     assert Accounts(tmp_path).verify("ben", "long enough it is")
+
+
+def test_the_first_account_is_named_as_the_launcher_names_who_runs_it(tmp_path: Path) -> None:
+    assert run(tmp_path, "first")[1]["name"] == whoami()
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "hub").write_text("a file")
+    code, told = run(tmp_path, "add", "--name=ben")
+    assert (code, told["code"]) == (1, "accounts-unwritable")
+    assert "SLICELIFT_HOME" in told["hint"]
 
 
 def test_a_system_name_that_is_no_users_name_becomes_admin(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ About a minute and a half: a hub, three sessions, and twice the seconds that it 
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
+from slicelift.runtime import processes
 from slicelift_hub.culling import arbiter, idle_seconds, make_role
 
 # longer than a kernel takes to start on a busy machine
@@ -24,6 +28,21 @@ PROFILES = """
 profiles:
   - {slug: short, display_name: Short, cpu: 1, memory: 1Gi}
   - {slug: long, display_name: Long, cpu: 1, memory: 1Gi, idle_minutes: 60}
+"""
+# a session whose user has put a server of their own in its place, which tells what it is shown
+SPY = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print(self.headers["Authorization"], flush=True)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(sys.argv[1].encode())
+    def log_message(self, *_):
+        return
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
 """
 
 
@@ -65,11 +84,35 @@ def test_idle_is_the_time_since_the_last_word_of_kernels_and_terminals() -> None
     assert idle_seconds([*rows, busy], [], age=1000, now=now) is None
 
 
-@pytest.mark.asyncio
-async def test_max_hours_end_a_session_in_any_case_and_a_silent_one_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("answer", "idle"), [("[]", True), ("[1]", False), ("{", False), ('[{"last_activity": "x"}]', False)]
+)
+def test_a_session_is_shown_its_own_token_alone_and_may_answer_anything(
+    monkeypatch: pytest.MonkeyPatch, answer: str, idle: bool
 ) -> None:
-    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "a token")
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "the culler's")
+    command, own = [sys.executable, "-S", "-c", SPY, answer], {"JUPYTERHUB_API_TOKEN": "the session's"}
+    with subprocess.Popen(command, env=own, stdout=subprocess.PIPE, text=True) as spy:
+        assert spy.stdout is not None
+        try:
+            port, process = int(spy.stdout.readline()), processes.look(spy.pid)
+            assert process is not None
+            state = {"address": f"http://127.0.0.1:{port}", "since": time.time() - 100}
+            state |= {"pid": process.pid, "pid_start": process.start_time}
+            server = {"full_name": "ben/", "url": "/user/ben/", "state": state}
+            assert asyncio.run(arbiter(inactive_limit=60, server=server)) is idle
+            # whoever has the port of a session that is gone is asked nothing
+            state["pid_start"] += 1
+            assert not asyncio.run(arbiter(inactive_limit=60, server=server))
+        finally:
+            spy.kill()
+        seen = spy.stdout.readlines()
+        assert set(seen) == {"token the session's\n"}
+        assert len(seen) <= 2
+
+
+@pytest.mark.asyncio
+async def test_max_hours_end_a_session_in_any_case_and_one_that_is_gone_is_left_alone() -> None:
     server = {"full_name": "ben/", "url": "/user/ben/", "started": _text(time.time() - 7300)}
     state = {"address": "http://127.0.0.1:9", "idle_minutes": 1}
     assert await arbiter(inactive_limit=60, server=server | {"state": state | {"max_hours": 2}})
@@ -79,7 +122,7 @@ async def test_max_hours_end_a_session_in_any_case_and_a_silent_one_is_left_alon
 
 def test_the_culler_may_look_and_stop_and_nothing_else() -> None:
     scopes = {scope.partition(":")[0] for scope in make_role()["scopes"]}
-    assert scopes == {"list", "read", "admin", "access", "delete"}
+    assert scopes == {"list", "read", "admin", "delete"}
     assert [scope for scope in make_role()["scopes"] if scope.startswith("admin:")] == ["admin:server_state"]
 
 

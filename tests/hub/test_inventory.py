@@ -16,6 +16,8 @@ from slicelift_hub import inventory
 from slicelift_hub.database import open_database
 from slicelift_hub.inventory import MigSlice, WholeGpu
 from slicelift_hub.leases import Leases, make_inventory
+from slicelift_hub.sessions import Sessions
+from slicelift_hub.spawner import LocalSliceSpawner
 from slicelift_profiles import slices
 
 H100 = 0x233010DE
@@ -211,6 +213,20 @@ def test_what_an_admin_writes_out_goes_before_what_is_found(nvml: Nvml) -> None:
     assert (found.simulated, found.slices, len(found.gpus)) == (True, (MigSlice(name="1g.10gb"),), 1)
     found = inventory.configured("none", slices=[], gpus=2)
     assert found.gpus == (WholeGpu(index=0), WholeGpu(index=1))
+
+
+def test_the_instance_that_nvml_names_is_what_a_session_sees(nvml: Nvml, tmp_path: Path) -> None:
+    nvml(Gpu(instances=(cut("3g.40gb", "MIG-a"), cut("1g.10gb", "MIG-b"))))
+    engine = open_database(tmp_path / "ledger.db")
+    slots = make_inventory(slots=1, gpus=[], slices=inventory.discover().entries())
+    Leases(engine).declare(slots)
+    session = Sessions(engine).begin("session:anna:", {"1g.10gb": 1})
+    spawner = SimpleNamespace(home=tmp_path, user=SimpleNamespace(name="anna"), api_token="t", _told={})
+    spawner.launcher_url, spawner._session = "http://127.0.0.1:1", session
+    found = LocalSliceSpawner.user_env(spawner, {"CUDA_VISIBLE_DEVICES": "of whoever started the hub"})
+    assert found["CUDA_VISIBLE_DEVICES"] == "MIG-b"
+    assert found["SLICELIFT_SLICE"] == "1g.10gb"
+    assert "SLICELIFT_SLICE_SIMULATED" not in found
 
 
 def test_a_gpu_cut_anew_keeps_what_is_held_until_it_is_given_back(nvml: Nvml, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from slicelift_hub.accounts import Accounts
 from slicelift_hub.authenticator import LocalAccounts
 from slicelift_hub.config import APART, TOGETHER
+from slicelift_hub.launcher.auth import whoami
 from tornado.web import HTTPError
 
 PASSWORD = "a phrase of my own"
@@ -45,16 +47,18 @@ def test_the_right_pass_phrase_lets_in_and_a_wrong_one_does_not(hub: Any, tools:
 
 def test_the_page_says_what_keeps_users_apart(hub: Any) -> None:
     page = httpx.get(f"{hub.url}/hub/login", trust_env=False).text
-    assert (APART in page) + (TOGETHER in page) == 1
+    together = TOGETHER.format(user=whoami())
+    assert (APART in page) + (together in page) == 1
     # which of the two, where somebody said no
     program = "from slicelift_hub import config; print(config.isolation_words())"
     environment = os.environ | {"SLICELIFT_ISOLATION": "off"}
     told = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
-    assert told.strip() == TOGETHER
+    assert told.strip() == together
 
 
 def test_everything_listens_on_loopback_alone(hub: Any) -> None:
-    ports = {hub.port, hub.launcher_port}
+    inner = json.loads((hub.home / "hub" / "ports.json").read_bytes())
+    ports = {hub.port, hub.launcher_port, inner["hub"], inner["proxy"]}
     rows = [
         line.split()
         for name in ("tcp", "tcp6")
@@ -84,6 +88,16 @@ def test_guesses_are_slowed_and_then_rest_for_that_address_alone(authenticator: 
             assert caught.value.status_code == 429
         assert await attempt(authenticator, "José", PASSWORD, ELSEWHERE)
         assert await attempt(authenticator, "nobody", PASSWORD) is None
+
+    asyncio.run(guess())
+
+
+def test_what_is_too_long_to_be_one_is_no_guess(authenticator: LocalAccounts) -> None:
+    async def guess() -> None:
+        for _ in range(4):
+            assert await attempt(authenticator, "José", "x" * 1001) is None
+        assert await attempt(authenticator, "x" * 1001, PASSWORD) is None
+        assert await attempt(authenticator, "José", PASSWORD)
 
     asyncio.run(guess())
 

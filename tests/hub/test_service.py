@@ -55,6 +55,23 @@ def test_another_user_sees_none_of_it(hub: Any, ben: Any, annas_job: Any) -> Non
         client.snapshot_file(annas_job.spec.snapshot_id, "promoted.py")
 
 
+def test_a_session_is_its_users_and_the_admins(
+    hub: Any, anna: Any, ben: Any, annas_session: dict[str, str]
+) -> None:
+    if not ben.server().get("ready"):
+        ben.spawn()
+    direct = annas_session["JUPYTERHUB_SERVICE_URL"].rstrip("/")
+    credentials = [f"token {ben.session()['JUPYTERHUB_API_TOKEN']}", ben.api.headers["Authorization"]]
+    for headers in ({"Authorization": credential} for credential in credentials):
+        for place in (direct, f"{hub.url}/user/anna"):
+            assert httpx.get(f"{place}/api/contents", headers=headers, trust_env=False).status_code == 403
+    assert ben.http.get("/user/anna/api/contents").status_code == 403
+    assert ben.api.get("users/anna").status_code == ben.api.delete("users/anna/server").status_code == 404
+    # anna is an admin
+    assert anna.api.get(f"{hub.url}/user/ben/api/contents").status_code == 200
+    assert "ben" in [user["name"] for user in anna.api.get("users").json()]
+
+
 def test_only_the_operator_stops_the_launcher(hub: Any, annas_session: dict[str, str]) -> None:
     with pytest.raises(Denied) as caught:
         hub.launcher(annas_session["JUPYTERHUB_API_TOKEN"]).shutdown()

@@ -5,8 +5,11 @@ About a minute: a hub, five sessions, two restarts.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -19,7 +22,10 @@ from typing import Any
 
 import httpx
 import pytest
+from slicelift_hub.accounts import Accounts
 from slicelift_profiles.catalog import SHIPPED
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import websocket_connect
 
 SLICES = "/hub/spawn"
 
@@ -134,6 +140,7 @@ def test_the_second_is_refused_at_once_and_can_take_the_nearest(
 ) -> None:
     ben = people["ben"]
     form = {"profile": "slice-3g-40gb"}
+    begun = _begun(slices_hub, "ben")
     page = ben.http.post(SLICES, params={"_xsrf": tools.xsrf(ben.http)}, data=form)
     assert page.status_code == 503
     assert "<strong>No 3g.40gb slice is free. It is in use.</strong>" in page.text
@@ -142,6 +149,8 @@ def test_the_second_is_refused_at_once_and_can_take_the_nearest(
     assert answer.status_code == 503
     words = "No 3g.40gb slice is free. It is in use. 2g.20gb slice is free now."
     assert answer.json()["message"] == words
+    # the answer is the refusal itself: nothing was begun, so that there was nothing to wait for
+    assert _begun(slices_hub, "ben") == begun
     assert list(holders(slices_hub)) == ["slice-3g.40gb-0"]
     assert states(ben.http.get(SLICES).text)["slice-3g-40gb"] == "No 3g.40gb slice is free. It is in use."
     began = time.monotonic()
@@ -255,7 +264,11 @@ def test_a_start_that_is_called_off_leaves_nothing(
     with contextlib.suppress(httpx.ReadTimeout):
         lei.api.post("users/李雷/server", json={"profile": "slice-1g-10gb"}, timeout=0.5)
     tools.wait_for(lambda: "session:%E6%9D%8E%E9%9B%B7:" in holders(slices_hub).values(), 30, slices_hub.log)
-    assert lei.api.delete("users/李雷/server").status_code in (202, 204)
+    with sqlite3.connect(slices_hub.home / "ledger.db", isolation_level=None) as busy:
+        # what the start took cannot be given back within the second that the hub waits for that
+        busy.execute("BEGIN IMMEDIATE")
+        assert lei.api.delete("users/李雷/server").status_code in (202, 204), slices_hub.log()
+        busy.execute("ROLLBACK")
     tools.wait_for(
         lambda: "session:%E6%9D%8E%E9%9B%B7:" not in holders(slices_hub).values(), 30, slices_hub.log
     )
@@ -269,15 +282,83 @@ def test_a_start_that_is_called_off_leaves_nothing(
 def test_a_session_that_dies_gives_its_slice_back(
     people: dict[str, Any], slices_hub: Any, tools: Any
 ) -> None:
-    """Also what it started and moved to a session of its own; the hub looks every 30 s, the launcher every 2."""
+    """Also what it started and moved to a session of its own; and its token opens nothing any more."""
     ben = people["ben"]
     if not ben.server().get("ready"):
         ben.spawn(profile="slice-2g-20gb")
     marker = {"SLICELIFT_SESSION": ben.session()["SLICELIFT_SESSION"]}
+    token = slices_hub.api(ben.session()["JUPYTERHUB_API_TOKEN"])
+    assert token.get("user").status_code == 200
     left = subprocess.Popen(["sleep", "600"], env=os.environ | marker, start_new_session=True)
     os.kill(ben.pid(), signal.SIGKILL)
     tools.wait_for(lambda: not holders(slices_hub), 20, slices_hub.log)
     assert left.wait(10) == -signal.SIGKILL
+    tools.wait_for(lambda: token.get("user").status_code == 403, 20, slices_hub.log)
+
+
+@pytest.mark.parametrize("by", ["stop", "kill"])
+def test_what_a_terminal_detached_ends_with_the_session(
+    people: dict[str, Any], slices_hub: Any, tools: Any, by: str
+) -> None:
+    """No mark, no parent, no terminal: nothing of it outlives the slice."""
+    ben, line = people["ben"], f"sleep {600 + random.random():.9f}"
+    if not ben.server().get("ready"):
+        ben.spawn(profile="slice-2g-20gb")
+    _in_a_terminal(ben, f"setsid env -i {line} & (setsid env -i sh -c '{line} & {line} &' &)")
+    tools.wait_for(lambda: len(_running(line)) == 3, 30, slices_hub.log)
+    if by == "stop":
+        ben.stop()
+    else:
+        os.kill(ben.pid(), signal.SIGKILL)
+        tools.wait_for(lambda: not holders(slices_hub), 20, slices_hub.log)
+    assert _running(line) == []
+
+
+def test_who_is_removed_while_the_hub_is_away_loses_the_session_at_its_next_start(
+    people: dict[str, Any], slices_hub: Any
+) -> None:
+    lei = people["李雷"]
+    lei.spawn(profile="slice-1g-10gb")
+    pid = lei.pid()
+    slices_hub.stop()
+    Accounts(slices_hub.home).remove("李雷")
+    slices_hub.start()
+    assert _is_gone(pid)
+    assert holders(slices_hub) == {}
+    assert lei.api.get("user").status_code == 403
+
+
+def _begun(hub: Any, name: str) -> tuple[int, ...]:
+    """Of a start's first steps, what is there and from when: home, log of the session, row of the ledger."""
+    files = (hub.home / "homes" / name, hub.home / "hub" / "sessions" / f"{name}.log")
+    times = tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
+    with sqlite3.connect(hub.home / "ledger.db", timeout=10) as database:
+        (rows,) = database.execute(
+            "select count(*) from sessions where holder = ?", [f"session:{name}:"]
+        ).fetchone()
+    return (*times, rows)
+
+
+def _in_a_terminal(person: Any, line: str) -> None:
+    """Type it into a new terminal of the session and close the page."""
+    token = person.session()["JUPYTERHUB_API_TOKEN"]
+    headers = {"Authorization": f"token {token}"}
+    base = f"{person.http.base_url}/user/{person.name}".replace("//user", "/user")
+    made = httpx.post(f"{base}/api/terminals", headers=headers, trust_env=False, timeout=60)
+    assert made.status_code == 200, made.text
+    url = f"ws{base.removeprefix('http')}/terminals/websocket/{made.json()['name']}"
+
+    async def type_it() -> None:
+        socket = await websocket_connect(HTTPRequest(url, headers=headers))
+        await socket.write_message(json.dumps(["stdin", line + "\n"]))
+        socket.close()
+
+    asyncio.run(type_it())
+
+
+def _running(line: str) -> list[int]:
+    done = subprocess.run(["pgrep", "-xf", line], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in done.stdout.split()]
 
 
 def _marked(hub: Any, tools: Any) -> list[int]:

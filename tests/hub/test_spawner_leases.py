@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from slicelift_hub import homes
 from slicelift_hub.database import open_database
 from slicelift_hub.leases import Leases, make_inventory
-from slicelift_hub.sessions import MARKER, Sessions
+from slicelift_hub.sessions import MARKER, Sessions, make_holder
+from slicelift_hub.sessions import sessions as table
+from slicelift_hub.spawner import LocalSliceSpawner
+from slicelift_hub.starting import is_served, last_words
+from sqlalchemy import select
 
 NEEDS = {"1g.10gb": 1}
 # a hub that takes a lease, starts a session, and is gone before it can note its pid
@@ -28,6 +36,15 @@ while MARKER.encode() not in Path(f"/proc/{child.pid}/environ").read_bytes():
     pass
 print(child.pid, flush=True)
 os.kill(os.getpid(), 9)
+"""
+# detaches itself in three ways, none with a mark, then says so and goes on
+DETACHING = """
+setsid env -i sleep {0} &
+(setsid env -i sh -c 'sleep {0} & sleep {0} &' &)
+nohup env -i sleep {0} > /dev/null 2>&1 &
+while [ "$(pgrep -cf '^sleep {0}$')" -lt 4 ]; do sleep 0.05; done
+echo here
+exec sleep 600
 """
 
 
@@ -122,6 +139,98 @@ def test_a_session_without_a_slice_is_known_as_well(sessions: Sessions) -> None:
     assert left.wait(5) == -9
 
 
+@pytest.fixture
+def detached(sessions: Sessions) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """anna's session as a hub without isolation starts it, and the line of the four sleeps that left it."""
+    session = sessions.begin("session:anna:", NEEDS)
+    assert session is not None
+    line = f"sleep {600 + random.random():.9f}"
+    script = DETACHING.format(line.split()[1])
+    command = [sys.executable, "-P", "-m", "slicelift_hub.adopter", "sh", "-c", script]
+    environment = os.environ | {MARKER: session.session_id}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)
+    sessions.started("session:anna:", process.pid)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"here\n"
+    assert len(_running(line)) == 4
+    yield process, line
+    process.stdout.close()
+    process.kill()
+    process.wait()
+    for pid in _running(line):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_what_detached_itself_ends_with_the_session(
+    sessions: Sessions, detached: tuple[subprocess.Popen[bytes], str]
+) -> None:
+    process, line = detached
+    assert sessions.end("session:anna:") == ()
+    assert _running(line) == []
+    assert process.wait(5) != 0
+    assert sessions.capacity()["1g.10gb"].free == 1
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, 137), (signal.SIGTERM, 143)])
+def test_what_detached_itself_ends_when_the_server_does(
+    detached: tuple[subprocess.Popen[bytes], str], number: signal.Signals, status: int
+) -> None:
+    """By a kill of its own, or by the hub's signal, which is passed on."""
+    process, line = detached
+    (server,) = (pid for pid in _running("sleep 600") if _parent(pid) == process.pid)
+    os.kill(server if number == signal.SIGKILL else process.pid, number)
+    assert process.wait(10) == status
+    assert _running(line) == []
+
+
+def test_what_is_adopted_and_ends_is_collected(tmp_path: Path) -> None:
+    script = "(sleep 0 &); (sleep 0 &); sleep 0.3; ps -o stat= --ppid $PPID"
+    command = [sys.executable, "-P", "-m", "slicelift_hub.adopter", "sh", "-c", f"{script}; exit 7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 7
+    assert "Z" not in done.stdout
+
+
+def test_who_has_begun_anew_is_left_alone(sessions: Sessions) -> None:
+    """Whoever saw the former session gone, or its lease without one, may be late."""
+    former = sessions.begin("session:anna:", NEEDS)
+    assert former is not None
+    sessions.end("session:anna:")
+    assert sessions.begin("session:anna:", NEEDS)
+    for seen in (former.session_id, None):
+        sessions._end("session:anna:", seen)
+        assert sessions.capacity()["1g.10gb"].free == 0
+
+
+def test_all_sessions_of_one_user_end_and_nobody_elses(sessions: Sessions) -> None:
+    for user, server in (("an%na", ""), ("an%na", "second"), ("an%nab", ""), ("anXna", "")):
+        assert sessions.begin(make_holder(user, server), {})
+    sessions.end_user("an%na")
+    with sessions._engine.connect() as connection:
+        left = set(connection.scalars(select(table.c.holder)))
+    assert left == {"session:an%25nab:", "session:anXna:"}
+
+
+def test_a_port_counts_once_the_users_own_process_listens() -> None:
+    mine = os.getuid()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        assert not is_served(port, mine)
+        listener.listen()
+        assert is_served(port, mine)
+        assert not is_served(port, mine + 1)
+        assert not is_served(port, None)
+    assert not is_served(port, mine)
+
+
+def test_the_last_words_of_a_long_log_are_its_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_words(log) == ""
+    log.write_text("x" * 5000 + "\nfirst\nsecond 李\nlast\n")
+    assert last_words(log) == "first / second 李 / last"
+
+
 def test_homes_have_plain_names_that_never_meet() -> None:
     names = ["anna", "Anna", "李雷", "李 雷", "a/../b", "a--b", "..", "", "x" * 300, "a-b", "a_b", "o'neil"]
     slugs = [homes.slug(name) for name in names]
@@ -129,6 +238,15 @@ def test_homes_have_plain_names_that_never_meet() -> None:
     assert all(slug.isascii() and "/" not in slug and not slug.startswith(".") for slug in slugs)
     assert max(map(len, slugs)) <= 48
     assert homes.slug("anna") == "anna"
+
+
+def test_no_two_sessions_share_a_log(tmp_path: Path) -> None:
+    people = [("a", ""), ("a", "b"), ("a.b", ""), ("a.b", "b"), ("a", "b.b"), ("a", "B")]
+    sessions = [
+        SimpleNamespace(user=SimpleNamespace(name=user), name=name, home=tmp_path) for user, name in people
+    ]
+    logs = {LocalSliceSpawner._log_path(session) for session in sessions}
+    assert len(logs) == len(people)
 
 
 def test_a_home_is_made_whole_and_left_alone_ever_after(tmp_path: Path) -> None:
@@ -147,6 +265,23 @@ def _until_exec(pid: int) -> None:
     while MARKER.encode() not in Path(f"/proc/{pid}/environ").read_bytes():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def _running(line: str) -> list[int]:
+    wanted = line.replace(" ", "\0").encode() + b"\0"
+    found = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    return [pid for pid in found if _command(pid) == wanted and _lives(pid)]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _lives(pid: int) -> bool:

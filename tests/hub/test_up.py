@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -101,7 +102,10 @@ def desk(tmp_path: Path, tools: Any) -> Iterator[Desk]:
 
 
 def test_one_start_lets_in_who_started_it_and_ctrl_c_leaves_nothing(desk: Desk, tools: Any) -> None:
-    desk.start()
+    desk.begin()
+    seen = _pages_until_told(desk)
+    assert 404 not in seen, "a page that says nothing of a start"
+    assert seen[-1] == 200
     told = desk.told
     assert told["hub"] == f"http://127.0.0.1:{desk.hub_port}"
     assert told["url"] == f"http://127.0.0.1:{desk.port}"
@@ -215,6 +219,21 @@ def test_people_are_added_and_removed_while_the_hub_runs(hub: Any, tools: Any) -
     with hub.browser() as browser:
         assert tools.sign_in(browser, "cora", renewed).status_code == 403
     assert run("remove-user", "cora")["code"] == "user-unknown"
+
+
+def _pages_until_told(desk: Desk) -> list[int]:
+    """What a browser gets that opens the hub's address while `up` is on its way: statuses, 0 before anybody listens."""
+    assert desk.up is not None
+    assert desk.up.stdout is not None
+    seen: list[int] = []
+    with httpx.Client(trust_env=False, follow_redirects=True, timeout=30) as http:
+        while not select.select([desk.up.stdout], [], [], 0.05)[0]:
+            try:
+                seen.append(http.get(f"http://127.0.0.1:{desk.hub_port}/").status_code)
+            except httpx.TransportError:
+                seen.append(0)
+    desk.told = json.loads(desk.up.stdout.readline())
+    return seen
 
 
 def _answers(url: str) -> bool:

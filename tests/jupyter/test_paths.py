@@ -87,7 +87,9 @@ async def test_every_call_says_it(jp_fetch: Any, call: str) -> None:
     assert "no such 书.ipynb" in told["message"]
 
 
-@pytest.mark.parametrize("body", ["{", "[]", "7", "\\ud800"])
+@pytest.mark.parametrize(
+    "body", ["{", "[]", "7", "\\ud800", r'{"path": "\ud800"}', r'{"parameters": {"\uDFFF": 1}}']
+)
 async def test_a_body_that_is_no_object(jp_fetch: Any, body: str) -> None:
     with pytest.raises(HTTPClientError) as refused:
         await jp_fetch("slicelift/check", method="POST", body=body)

@@ -209,6 +209,23 @@ def gate(guarded: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
+def make_gate(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """The gate before whatever listens at an address: for what MLflow cannot be made to do."""
+    ledger = Ledger(tmp_path / "gate.db")
+    made: list[_Launcher] = []
+
+    def make(url: str) -> str:
+        server = SimpleNamespace(state=SimpleNamespace(status="up"), url=url)
+        made.append(_Launcher(ledger, SimpleNamespace(supervised=server, account_of=lambda _: NO_ACCOUNT)))
+        return f"{made[-1].url}/api/v1/mlflow"
+
+    yield make
+    for launcher in made:
+        launcher.stop()
+    ledger.close()
+
+
+@pytest.fixture
 def make_house(server: Server, tmp_path: Path) -> Iterator[Callable[[], House]]:
     """Open the same ledger as often as wanted: what a restarted launcher does."""
     made: list[House] = []
@@ -269,7 +286,7 @@ async def _as_submitted(submitted: AttemptRow, attempt_id: str) -> AttemptRow:
 class _Launcher:
     """The two routes of the launcher that are tested here, with the real handlers, ledger and tokens of jobs."""
 
-    def __init__(self, ledger: Ledger, server: Server) -> None:
+    def __init__(self, ledger: Ledger, server: Any) -> None:
         self._pool = ThreadPoolExecutor(4)
         state = server.supervised
         self._services = SimpleNamespace(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slicelift import tracking
 from slicelift.models import Status
 from slicelift_hub.launcher.ledger_events import Checkpoint
 from slicelift_hub.launcher.series import Fold
@@ -213,14 +214,47 @@ def test_a_lost_run_is_made_again_once_with_its_history(house: Any, server: Any,
     assert server.rows("select status from runs where run_uuid = ?", found) == [("FINISHED",)]
 
 
-def test_one_run_that_mlflow_refuses_holds_up_no_other(house: Any, server: Any) -> None:
-    bad = house.submit(experiment="x" * 600)
+@pytest.mark.parametrize("experiment", ["x" * 600, "x" * 100_000])
+def test_one_run_that_mlflow_refuses_holds_up_no_other(house: Any, server: Any, experiment: str) -> None:
+    bad = house.submit(experiment=experiment)
     good = house.submit()
     house.append(good.run_id, lines(1, 3, "loss"))
     house.settle()
     assert house.tracked(bad.run_id).mlflow_run_id is None
+    assert (house.exporter.fault(bad.run_id)[:6], house.exporter.fault(good.run_id)) == ("MLflow", "")
+    assert house.changed == [bad.run_id, good.run_id]
     (mlflow_run,) = server.runs_of(good.promotion_id)
     assert server.rows(COUNT, mlflow_run) == [("loss", 3, 6)]
+
+
+def test_points_that_cannot_be_told_hold_up_no_other_and_are_told_later(
+    house: Any, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that nobody foresaw, in more batches than a round takes."""
+    bad, good = house.submit(), house.submit()
+    for q in range(1, 121):
+        house.append(bad.run_id, lines(q, q, "bad"))
+    house.append(good.run_id, lines(1, 3, "loss"))
+    real = tracking.points_of
+
+    def fail(batch: list[dict[str, Any]], *, rank: int) -> Any:
+        if "bad" in batch[0]["m"]:
+            raise ZeroDivisionError
+        return real(batch, rank=rank)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tracking, "points_of", fail)
+        house.settle()
+    (mlflow_run,) = server.runs_of(good.promotion_id)
+    assert server.rows(COUNT, mlflow_run) == [("loss", 3, 6)]
+    assert "ZeroDivisionError" in house.exporter.fault(bad.run_id)
+    patched_clock = time.monotonic() + 61
+    monkeypatch.setattr(time, "monotonic", lambda: patched_clock)
+    house.exporter.export_runs()
+    (mlflow_run,) = server.runs_of(bad.promotion_id)
+    assert server.rows(COUNT, mlflow_run) == [("bad", 120, 7260)]
+    assert house.exporter.fault(bad.run_id) == ""
+    assert house.changed.count(bad.run_id) == 3
 
 
 def test_death_of_the_server_in_the_middle(house: Any, server: Any) -> None:

@@ -215,6 +215,7 @@ def test_no_call_sends_mlflow_to_another_place(bob: httpx.Client, path: str, bod
         (gzip.compress(b'{"name": "ann/x"}'), {"Content-Encoding": "gzip"}),
         (b'"{\\"name\\": \\"ann/twice encoded\\"}"', {}),
         (b'[{"name": "ann/x"}]', {}),
+        (rb'{"name": "\ud800"}', {}),
         (b"name=ann/x", {"Content-Type": "application/x-www-form-urlencoded"}),
     ],
 )

@@ -81,7 +81,7 @@ def test_versions_have_the_owners_own_word(house: Any, server: Any, bob: Mlflow,
     assert registry.set_alias(server.mlflow, "shared name", "champion", "1").aliases == ("champion",)
     assert [item.name for item in registry.list_versions(server.mlflow, "shared name")] == ["shared name"]
     assert registry.list_versions(bob, "shared name") == ()
-    assert registry.list_versions(bob) == ()
+    assert "shared name" not in {item.name for item in registry.list_versions(bob)}
 
 
 @pytest.fixture

@@ -40,6 +40,12 @@ def test_ids_of_a_body_become_mlflow_s() -> None:
     }
 
 
+def test_both_spellings_of_a_field_are_the_jobs_own() -> None:
+    found = call("POST", "api/2.0/mlflow/runs/search", body={"experimentIds": ["1", "2"], "runIds": [OTHER]})
+    assert found.json == {"experimentIds": ["4"], "runIds": [OTHER]}
+    assert named_runs(found) == {OTHER}
+
+
 def test_ids_of_path_query_and_headers_become_mlflow_s() -> None:
     path = f"api/2.0/mlflow-artifacts/artifacts/{'9' * 18}/{LOCAL}/artifacts/%E6%95%B0%20%23.txt"
     put = call("PUT", path)
@@ -97,6 +103,7 @@ def test_all_runs_that_a_call_names() -> None:
         ("POST", "api/2.0/mlflow/experiments/create", "", {"name": "x"}),
         ("POST", "api/2.0/mlflow/runs/update", "", {"run_id": LOCAL, "status": "FINISHED"}),
         ("POST", "api/2.0/mlflow/runs/delete", "", {"run_id": LOCAL}),
+        ("POST", "api/2.0/mlflow/runs/update", "", {"runId": LOCAL, "status": "FINISHED"}),
         ("POST", "api/2.0/mlflow/model-versions/set-tag", "", {"key": "slicelift.run_id", "value": "x"}),
         ("GET", "api/2.0/mlflow-artifacts/artifacts", "", None),
         ("GET", "api/2.0/mlflow-artifacts/artifacts", "path=5/x", None),

@@ -85,7 +85,8 @@ class Machine:
             found = processes.look(pid)
             if found and processes.user_of(pid) in uids:
                 processes.send(found, signal.SIGKILL)
-        wait_for(lambda: len(remove_all(self.home)) >= 0 and not _accounts_left(accounts))
+        wait_for(lambda: not remove_all(self.home))
+        assert not _accounts_left(accounts)
 
     def user(self, name: str) -> SystemUser:
         return system_user(self.home, name)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from slicelift.errors import SliceliftError
-from slicelift_hub import isolation
+from slicelift_hub import homes, isolation
+from slicelift_hub.launcher.backend import make_backend
 from slicelift_hub.system_users import remove_all, system_user
 
 pytestmark = pytest.mark.needs_root
@@ -22,12 +23,12 @@ Enclosed = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("enclosure 围") / "home"
     made.mkdir(mode=0o700)
     (made / "ledger.db").write_text("secret")
     yield made
-    assert remove_all(made)
+    tools.wait_for(lambda: not remove_all(made), lambda: str(remove_all(made)))
 
 
 @pytest.fixture
@@ -103,12 +104,21 @@ def test_a_folder_below_a_closed_one_is_shown_and_not_its_neighbours(
 
 
 def test_shared_places_are_its_own(enclosed: Enclosed, tmp_path: Path) -> None:
-    script = (
-        f"ls /tmp /var/tmp /dev/shm | grep -v : ; echo x > /tmp/mine; echo x > /dev/shm/mine; ls '{tmp_path}'"
+    places = [Path(place) for place in ("/tmp", "/var/tmp", "/dev/shm")]
+    outside = [place / f"outside-{os.getpid()}" for place in places]
+    inside = [place / f"inside-{os.getpid()}" for place in places]
+    for file in (*outside, tmp_path / "hidden"):
+        file.write_text("x")
+    made = "; ".join(f"echo x > {file}" for file in inside)
+    told = run(
+        enclosed("sh", "-c", f"{made}; find {' '.join(map(str, places))} -maxdepth 1; ls '{tmp_path}'")
     )
-    assert run(enclosed("sh", "-c", script)).stdout.split() == []
-    assert not Path("/tmp/mine").exists()
-    assert not Path("/dev/shm/mine").exists()
+    for file in outside:
+        file.unlink()
+    # the interpreter itself may lie there
+    ways = [way for path in isolation.program_paths() for way in (path, *path.parents)]
+    assert {Path(line) for line in told.stdout.splitlines()} - set(ways) == {*places, *inside} - set(ways)
+    assert not any(file.exists() for file in inside)
 
 
 def test_a_folder_to_stand_on_leads_past_no_cover(enclosed: Enclosed, home: Path) -> None:
@@ -156,3 +166,29 @@ def test_the_switch_says_no(home: Path) -> None:
     program = "from slicelift_hub import isolation; print(isolation.available(), isolation.enclosed_command('bob', ['ls']))"
     done = run([sys.executable, "-c", program], env=os.environ | {"SLICELIFT_ISOLATION": "off"})
     assert done.stdout == "SLICELIFT_ISOLATION switches it off ['ls']\n"
+
+
+def test_the_demos_data_is_seen_where_its_clone_is_not(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The README's first promotion, by root: the clone lies where no other user comes, and /tmp is a job's own."""
+    clone = tmp_path / "clone"
+    (clone / "notebooks" / ".dvc").mkdir(parents=True)
+    (clone / "remote").mkdir()
+    (clone / "remote" / "object").write_text("of the demo")
+    (clone / "notebooks" / ".dvc" / "config").write_text("['remote \"demo\"']\n    url = ../../remote\n")
+    (clone / "secret").write_text("of root")
+    attempt = home / "attempts" / "r-demo-1"
+    clone.chmod(0o700)
+    monkeypatch.setattr(homes, "shipped_demo", lambda: clone / "notebooks")
+    backend = make_backend(
+        "slicelift.backends.local.Local", home, apart="always", under_hub=True, network="own", visible=()
+    )
+    script = f"cat {clone}/remote/object; cat {clone}/secret; echo x > {clone}/remote/new"
+    enclosure: Any = getattr(backend, "_enclosure")  # noqa: B009 - not part of what a backend promises
+    command = enclosure.agent_command(
+        "dora", ["sh", "-c", script], writable=[attempt], read_only=[], ranks=False
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "of the demo"
+    assert not (clone / "remote" / "new").exists()

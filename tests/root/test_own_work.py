@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,16 @@ def test_a_gang_trains_as_its_owner(machine: Any, tools: Any) -> None:
         "home": "bob's own",
         "admin": [],
     }
+
+
+def test_a_remote_in_a_closed_folder_is_named(machine: Any, tools: Any, tmp_path: Path) -> None:
+    """The owner's own shell may see it, below /root say; the job does not."""
+    data = tools.make_data(tmp_path / "remote", {"a.txt": b"unseen"})
+    view = machine.submit("bob", "pass\n", data=(data,))
+    done = machine.until("bob", view.run_id, Status.FAILED)
+    assert (done.reason, "dvc push" in done.message) == ("data-remote-unseen", False)
+    assert str(tmp_path / "remote") in done.message
+    assert "c.Launcher.visible" in done.message
 
 
 def test_a_cancel_ends_the_processes_of_another_user(machine: Any, tools: Any) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from slicelift.errors import Conflict, NotFound, Refused, UserError
-from slicelift.models import Failure, Status, to_dict
+from slicelift.models import DataRef, Failure, Status, to_dict
+from slicelift.sentences import remarks
+
+OUTSIDE = {"dvc_file": "x.dvc", "md5": "0" * 32, "size_bytes": 1, "nfiles": 1, "remote": "r"}
 
 
 def test_a_job_goes_from_waiting_to_finished_with_its_history(launcher: Any) -> None:
@@ -103,6 +107,22 @@ def test_a_gang_is_all_or_nothing_and_never_larger_than_the_machine(launcher: An
         ({"snapshot_id": "0" * 64}, "snapshot-unknown"),
         ({"script": "../promoted.py"}, "bad-path"),
         ({"name": "a\nb"}, "bad-name"),
+        ({"experiment": "a\x00"}, "bad-name"),
+        ({"preset": "../../x"}, "unknown-preset"),
+        ({"name": "x" * 201}, "spec-too-large"),
+        ({"experiment": "x" * 100_000}, "spec-too-large"),
+        ({"model_name": "x" * 201}, "spec-too-large"),
+        ({"queue": "x" * 1000}, "spec-too-large"),
+        ({"preset": "x" * 1000}, "spec-too-large"),
+        ({"slice": "x" * 1000}, "spec-too-large"),
+        ({"python": "x" * 5000}, "spec-too-large"),
+        ({"tags": {str(i): "" for i in range(101)}}, "spec-too-large"),
+        ({"tags": {"x" * 251: ""}}, "spec-too-large"),
+        ({"tags": {"x": "x" * 8001}}, "spec-too-large"),
+        ({"parameters": {"x": "数" * 40_000}}, "spec-too-large"),
+        ({"parameters": {"x": json.loads("[" * 60 + "]" * 60)}}, "spec-too-large"),
+        ({"secrets": ("A",) * 201}, "spec-too-large"),
+        ({"data": (DataRef(path="../x", **OUTSIDE),)}, "bad-path"),
     ],
 )
 def test_what_could_never_run_is_refused_with_a_way_on(
@@ -185,6 +205,18 @@ def test_the_end_is_told_after_the_last_points_came(launcher: Any) -> None:
     assert done.latest == {"loss": (3, 0.5)}
 
 
+def test_what_is_still_on_its_way_after_the_end_is_told_until_it_came(make_launcher: Any, tools: Any) -> None:
+    launcher = make_launcher("--Launcher.poll_seconds=0.05", "--Launcher.drain_seconds=0.1").start()
+    view = launcher.running()
+    agent = launcher.agent(view)
+    launcher.steer(f"{view.run_id}-1", Status.FINISHED, phase="delivering")
+    seen = launcher.until(view.run_id, Status.FINISHED)
+    assert remarks(seen) == ["Still delivering logs and outputs"]
+    assert agent.post("state", {"state": "ended", "message": ""}).status_code == 200
+    tools.wait_for(lambda: launcher.client.job(view.run_id).phase == "ended")
+    assert remarks(launcher.client.job(view.run_id)) == []
+
+
 def test_a_job_that_the_backend_loses_does_not_run_for_ever(make_launcher: Any, database: Any) -> None:
     options = ("--Launcher.poll_seconds=0.05", "--Launcher.unknown_seconds=1.5")
     launcher = make_launcher(*options, database=database).start()
@@ -240,7 +272,8 @@ def test_unknown_runs_and_calls_are_404(launcher: Any) -> None:
 
 def test_errors_are_json_with_a_hint(launcher: Any) -> None:
     with launcher.http() as http:
-        for content in (b"{", b"[1]", b"\xff\xfe", b"[" * 100_000):
+        half, raw = rb'{"a": [{"\ud800": 1}]}', b'{"a": "\xed\xa0\x80"}'
+        for content in (b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, half, raw):
             answer = http.post("/jobs", content=content)
             assert (answer.status_code, answer.json()["code"]) == (400, "bad-json")
         answer = http.get("/jobs", params={"status": "nonsense"})

@@ -49,12 +49,8 @@ def policy(tmp_path: Path) -> Policy:
     """A cluster's: queues and GPUs are not counted here."""
     path = tmp_path / "policy.yaml"
     path.write_text(RULES)
-    hours = {"night": 8 * 3600.0}
-    return Policy(
-        leased=False,
-        rules=RulesFile(path).current,
-        preset_seconds=hours.get,
-    )
+    known = {"torchrun": None, "elastic": None, "night": 8 * 3600.0}
+    return Policy(leased=False, rules=RulesFile(path).current, presets=known)
 
 
 @pytest.mark.parametrize(

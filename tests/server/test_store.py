@@ -7,12 +7,17 @@ import json
 import os
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from slicelift.errors import Conflict, NotFound, SliceliftError, UserError
 from slicelift.models import SnapshotFile, to_dict
+from slicelift.tracking_account import make_account
 from slicelift_hub.launcher.names import make_folder_name
+from slicelift_hub.launcher.policy import LIMITS
+from slicelift_hub.launcher.store import Store
 
 BAD_PATHS = ["../x", "/etc/passwd", "a/../../x", "a//b", ".", "a/./b", "", "a\\b", "a\nb", "x" * 1100, "a/"]
 
@@ -279,6 +284,15 @@ def test_secrets_lie_in_a_file_that_only_the_user_reads(launcher: Any) -> None:
     with pytest.raises(NotFound) as refusal:
         launcher.client.delete_secret("TOKEN")
     assert refusal.value.code == "secret-unknown"
+
+
+def test_a_name_of_any_length_has_a_folder(tmp_path: Path) -> None:
+    owners = ["量" * 64, "量" * 63 + "子", "量" * 28, "a" * 300]
+    folders = [Store(tmp_path).folder(owner) for owner in owners]
+    assert len(set(folders)) == len(owners)
+    assert folders[2].name == quote("量" * 28)
+    # MLflow takes 500 characters of an experiment behind the account
+    assert max(len(make_account("s" * 32, owner).name) for owner in owners) < 500 - LIMITS["experiment"][0]
 
 
 def test_no_two_owners_share_a_folder() -> None:

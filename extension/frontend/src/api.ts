@@ -1,5 +1,7 @@
 /** One HTTP face of the server extension, for JupyterLab and for the widget. */
 
+import type { Words } from "./words";
+
 export interface Api {
   /** GET `<base>/slicelift/<path>`, JSON. Every call throws ApiError. */
   get<T>(path: string): Promise<T>;
@@ -7,7 +9,7 @@ export interface Api {
   /** A log: its text and the offset where the next call goes on (the one asked for when the answer names none). */
   text(path: string): Promise<{ text: string; next: number }>;
   /** POST with an NDJSON answer: `each` is called per line as it arrives. */
-  lines(path: string, body: unknown, each: (line: any) => void): Promise<void>;
+  lines<T>(path: string, body: unknown, each: (line: T) => void): Promise<void>;
   /** The body of an event stream. `lastId` empty: from now. */
   stream(path: string, signal: AbortSignal, lastId: string): Promise<ReadableStream<Uint8Array>>;
   /** For links (outputs, downloads). */
@@ -30,11 +32,12 @@ export class ApiError extends Error {
 
 export type Send = (path: string, init: RequestInit) => Promise<Response>;
 
-/** The calls above over one `send`, which adds the address, the token and the XSRF header. */
+/** The calls above over one `send`, which adds the address, the token and the XSRF header; faults in the reader's words. */
 export class HttpApi implements Api {
   constructor(
     private readonly send: Send,
     private readonly address: (path: string) => string,
+    private readonly words: Words,
   ) {}
 
   async get<T>(path: string): Promise<T> {
@@ -55,17 +58,17 @@ export class HttpApi implements Api {
     return { text: new TextDecoder().decode(bytes.slice(0, bytes.byteLength - cut)), next: next - cut };
   }
 
-  async lines(path: string, body: unknown, each: (line: any) => void): Promise<void> {
+  async lines<T>(path: string, body: unknown, each: (line: T) => void): Promise<void> {
     const stream = (await this.call(path, posted(body))).body;
     if (!stream) return;
-    for await (const line of splitAt(stream, "\n")) if (line.trim()) each(JSON.parse(line));
+    for await (const line of splitAt(stream, "\n")) if (line.trim()) each(JSON.parse(line) as T);
   }
 
   async stream(path: string, signal: AbortSignal, lastId: string): Promise<ReadableStream<Uint8Array>> {
     const headers: Record<string, string> = { Accept: "text/event-stream" };
     if (lastId) headers["Last-Event-ID"] = lastId;
     const response = await this.call(path, { method: "GET", headers, signal, cache: "no-store" });
-    if (!response.body) throw new ApiError(0, "no-stream", "The server answered without a stream.");
+    if (!response.body) throw new ApiError(0, "no-stream", this.words.__("The server answered without a stream."));
     return response.body;
   }
 
@@ -79,9 +82,11 @@ export class HttpApi implements Api {
       response = await this.send(path, init);
     } catch (cause) {
       if (init.signal?.aborted) throw cause;
-      throw new ApiError(0, "server-away", "The Jupyter server does not answer.", "", String(cause));
+      const { words } = this;
+      const hint = words.__("Check that JupyterLab still runs, then try again.");
+      throw new ApiError(0, "server-away", words.__("The Jupyter server does not answer."), hint, String(cause));
     }
-    if (!response.ok) throw await errorOf(response);
+    if (!response.ok) throw await errorOf(response, this.words);
     return response;
   }
 }
@@ -121,12 +126,20 @@ function posted(body: unknown): RequestInit {
 }
 
 /** A fault as `{code, message, hint}`; whatever else answers (a proxy, a login page) by its status. */
-async function errorOf(response: Response): Promise<ApiError> {
-  const { status } = response;
-  try {
-    const { code, message, hint, detail } = await response.json();
-    return new ApiError(status, code ?? "http-error", message ?? response.statusText, hint ?? "", detail ?? null);
-  } catch {
-    return new ApiError(status, "http-error", `${status} ${response.statusText}`.trim());
+async function errorOf(response: Response, words: Words): Promise<ApiError> {
+  const { status, statusText } = response;
+  const body = (await response.json().catch(() => null)) as Partial<Body> | null;
+  if (body?.message) {
+    const { code = "http-error", message, hint = "", detail = null } = body;
+    return new ApiError(status, code, words.say(message), words.say(hint), detail);
   }
+  const hint = words.__("Try again in a moment; if it stays, reload the page.");
+  return new ApiError(status, "http-error", words.__("The server answered: %1", `${status} ${statusText}`.trim()), hint);
+}
+
+interface Body {
+  code: string;
+  message: string;
+  hint: string;
+  detail: unknown;
 }

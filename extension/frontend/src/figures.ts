@@ -31,6 +31,13 @@ export function agoText(moment: number, words: Words, now: number = Date.now() /
   return words.__("%1 days ago", String(Math.floor(passed / 86400)));
 }
 
+/** Local time of day, with the date when it is not today. */
+export function clockText(moment: number): string {
+  const date = new Date(moment * 1000);
+  const time = date.toLocaleTimeString([], { hour12: false });
+  return date.toDateString() === new Date().toDateString() ? time : `${date.toLocaleDateString()} ${time}`;
+}
+
 /** A metric's value: four significant digits, NaN and infinities as themselves. */
 export function numberText(value: unknown): string {
   if (value === "Infinity" || value === Infinity) return "∞";

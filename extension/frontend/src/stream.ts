@@ -1,6 +1,7 @@
 /** One event stream per page, for every card, the jobs panel and the notifications together. */
 
 import { type Api, ApiError, splitAt } from "./api";
+import { faultText } from "./faults";
 import type { PointBatch, RunView } from "./types";
 
 export interface Disposer {
@@ -196,8 +197,8 @@ export class Feed {
 
 function stateAfter(fault: unknown): [Connection, string?] {
   if (!(fault instanceof ApiError)) return ["reconnecting"];
-  if (fault.code === "launcher-starting") return ["reconnecting", fault.message];
-  return ["away", [fault.message, fault.hint].filter(Boolean).join(" ")];
+  if (fault.code === "launcher-starting") return ["reconnecting", faultText(fault)];
+  return ["away", faultText(fault)];
 }
 
 function parsed(block: string): { name: string; id: string; data: string } {

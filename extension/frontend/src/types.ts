@@ -106,8 +106,12 @@ export interface RunView {
   ended: number | null;
   latest: Record<string, [number, Figure]>;
   dropped_points: number;
+  /** By reason; without a launcher that tells it, the spool was full. */
+  dropped_by?: Record<string, number>;
   ranks: Rank[];
   tracker: string;
+  /** Why MLflow does not take this run. */
+  tracker_message?: string;
   tracked: boolean;
   history: StatusChange[];
   models: ModelVersion[];
@@ -154,19 +158,13 @@ export interface Bundle {
   series: Series[];
 }
 
-export interface Finding {
-  code: string;
-  severity: "error" | "warning" | "note";
-  message: string;
-  cell: number | null;
-  line: number | null;
-  fix: string | null;
-  file: string | null;
-  defining_cell: number | null;
-  source?: string;
-}
-
 export const MIME = "application/vnd.slicelift.run+json";
+export const JOBS_MIME = "application/vnd.slicelift.jobs+json";
+
+/** Grows with every change of a run: of two views the one with the higher age is the newer. */
+export function ageOf(view: RunView): number {
+  return view.attempt * 1e6 + view.history.length;
+}
 
 /** True when no later status of the same attempt can follow. */
 export function isTerminal(status: Status): boolean {

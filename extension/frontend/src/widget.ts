@@ -5,84 +5,64 @@ import css from "uplot/dist/uPlot.min.css";
 import cardCss from "../style/card.css";
 import jobsCss from "../style/jobs.css";
 import panelCss from "../style/promote.css";
-import { type Api, HttpApi } from "./api";
-import { mountCard } from "./card/card";
-import { mountJobs } from "./jobs/list";
+import { HttpApi } from "./api";
+import { mountCard, mountStill } from "./card/card";
+import { told } from "./elements";
+import { mountJobsWithCard } from "./jobs/withcard";
+import { type Page, sharedPage } from "./page";
 import { type Disposer, Feed } from "./stream";
 import type { Bundle } from "./types";
 import { english } from "./words";
 
 interface Model {
-  get(name: string): any;
-}
-
-interface Server {
-  api: Api;
-  feed: Feed;
+  get(name: string): unknown;
 }
 
 const STYLE_ID = "slicelift-style";
-const words = english;
+const NOTHING: Disposer = { dispose: () => undefined };
 
-/** JupyterLab's own page tells where the server is; in other places (VS Code, Colab) nothing does. */
+/** JupyterLab's extension shares what its views use, or its page tells where the server is; elsewhere nothing does. */
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   addStyle();
-  const server = sharedServer();
+  const page = sharedPage(findPage);
   const node = document.createElement("div");
   el.append(node);
-  const shown = server ? live(node, model, server) : still(node, model);
+  const shown = page ? live(node, model, page) : still(node, model);
   return () => shown.dispose();
 }
 
-function live(node: HTMLElement, model: Model, server: Server): Disposer {
-  if (model.get("view") === "jobs") return mountJobs(node, { ...server, words, openRun: (run) => toCard(node, run, server) });
-  const snapshot = model.get("snapshot") as Bundle | null;
-  return mountCard(node, snapshot?.run_id ? snapshot : (model.get("run_id") as string), { ...server, words });
+function live(node: HTMLElement, model: Model, page: Page): Disposer {
+  if (model.get("view") === "jobs") return mountJobsWithCard(node, page);
+  return mountCard(node, snapshotOf(model) ?? String(model.get("run_id")), page);
 }
 
-/** A run opened from the list is shown below it. */
-function toCard(list: HTMLElement, run: string, server: Server): void {
-  const old = list.nextElementSibling;
-  if (old) (old as HTMLElement & { card?: Disposer }).card?.dispose();
-  old?.remove();
-  const place: HTMLElement & { card?: Disposer } = document.createElement("div");
-  list.after(place);
-  place.card = mountCard(place, run, { ...server, words });
-}
-
-/** No server in reach: what the kernel sent, and how to see more. */
+/** What the kernel sent, and how to see more. */
 function still(node: HTMLElement, model: Model): Disposer {
-  const said = document.createElement("p");
-  said.className = "sl-notice";
-  said.textContent = words.__("Live updates need JupyterLab; here you see the run as it was when this cell ran.");
-  const place = document.createElement("div");
-  node.append(said, place);
+  const snapshot = snapshotOf(model);
+  if (snapshot) return mountStill(node, snapshot, { api: noServer, feed: new Feed(noServer), words: english });
+  node.append(...told(english.__("Your jobs: open this notebook in JupyterLab, or call `slicelift jobs` in a terminal.")));
+  return NOTHING;
+}
+
+function snapshotOf(model: Model): Bundle | null {
   const snapshot = model.get("snapshot") as Bundle | null;
-  if (!snapshot?.run_id) return { dispose: () => undefined };
-  const feed = { watch: () => ({ dispose: () => undefined }), again: () => undefined } as unknown as Feed;
-  return mountCard(place, snapshot, { api: noServer, feed, words });
+  return snapshot?.run_id ? snapshot : null;
 }
 
 const noServer = new HttpApi(
   () => Promise.reject(new Error("no server")),
   () => "#",
+  english,
 );
 
-/** One stream per page also for several widgets. */
-function sharedServer(): Server | null {
-  const page = window as typeof window & { slicelift?: Server };
-  page.slicelift ??= findServer() ?? undefined;
-  return page.slicelift ?? null;
-}
-
-function findServer(): Server | null {
+function findPage(): Page | null {
   const told = document.getElementById("jupyter-config-data")?.textContent;
   if (!told) return null;
   const { baseUrl, token } = JSON.parse(told) as { baseUrl?: string; token?: string };
   if (!baseUrl) return null;
   const address = (path: string) => `${baseUrl.replace(/\/?$/, "/")}slicelift/${path}`;
-  const api = new HttpApi((path, init) => fetch(address(path), signed(init, token)), address);
-  return { api, feed: new Feed(api) };
+  const api = new HttpApi((path, init) => fetch(address(path), signed(init, token)), address, english);
+  return { api, feed: new Feed(api), words: english };
 }
 
 function signed(init: RequestInit, token: string | undefined): RequestInit {

@@ -78,7 +78,7 @@ def _told(report: Report) -> list[str]:
     tally = counted(findings)
     head = f"{verdict}: {tally}" if tally else verdict
     code = sum(1 for cell in report.notebook.cells if cell.is_code)
-    chosen = f"{len(report.selected_cells)} of {plural(code, 'code cell')} travel"
+    chosen = f"{len(report.selected_cells)} of {plural(code, 'code cell')} travel{'s' * (code == 1)}"
     given = ", ".join(f"{name} = {value!r}" for name, value in (report.to_dict()["parameters"] or {}).items())
     facts = [chosen, f"parameters {given}" if given else "no parameters"]
     if report.environment:

@@ -5,7 +5,6 @@ Nothing of `slicelift_hub` is imported: hub and accounts are processes of their 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -41,11 +40,11 @@ class Hub:
 
 def running() -> Hub | None:
     """The hub that serves this home, whoever started it. It may still be on its way up."""
-    from slicelift.launcher_client import default_home
+    from slicelift.launcher_client import default_home, is_locked
 
     folder = default_home() / "hub"
     try:
-        if not _is_locked(folder / "hub.lock"):
+        if not is_locked(folder / "hub.lock"):
             return None
         body = json.loads((folder / "address.json").read_bytes())
         return Hub(url=body["url"], launcher=body["launcher"], pid=int(body["pid"]))
@@ -125,7 +124,8 @@ def accounts(*arguments: str, given: str | None = None) -> dict[str, Any]:
     try:
         body = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
-        message = f"The accounts could not be used: {done.stderr.strip().splitlines()[-1:] or 'no answer'}."
+        last = (done.stderr.strip() or "no answer").splitlines()[-1]
+        message = f"The accounts could not be used: {last}."
         raise SliceliftError("accounts-failed", message, "Look at SLICELIFT_HOME/hub.") from None
     if done.returncode != 0:
         raise from_http(400, body)
@@ -180,17 +180,6 @@ def _gone(hub: Hub, seconds: float) -> bool:
 def _send(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-
-
-def _is_locked(file: Path) -> bool:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _config_file() -> Path:

@@ -8,7 +8,7 @@ from slicelift.cli.printing import dim, print_json
 from slicelift.cli.sentences import next_step
 from slicelift.errors import SliceliftError
 from slicelift.models import RunView, Status, to_dict
-from slicelift.sentences import failure_lines, sentence
+from slicelift.sentences import failure_lines, remarks, sentence
 
 if TYPE_CHECKING:
     from slicelift.launcher_client import Client
@@ -52,7 +52,7 @@ def ending(view: RunView) -> list[str]:
     if view.mlflow_run_id:
         ids.append(f"MLflow run {view.mlflow_run_id}")
     ids += [f"model {model.name} version {model.version}" for model in view.models if model.version]
-    return [*told, "", " · ".join(ids), dim(f"next: {next_step(view)}")]
+    return [*told, *remarks(view), "", " · ".join(ids), dim(f"next: {next_step(view)}")]
 
 
 def log_tail(client: Client, view: RunView) -> list[str]:

@@ -17,7 +17,7 @@ from slicelift.cli.sentences import next_step
 from slicelift.errors import SliceliftError
 from slicelift.figures import duration, plural
 from slicelift.models import RunView, Status, to_dict
-from slicelift.sentences import elapsed, failure_lines, sentence
+from slicelift.sentences import elapsed, failure_lines, remarks, sentence
 
 if TYPE_CHECKING:
     from slicelift.launcher_client import Client
@@ -160,8 +160,7 @@ def _described(view: RunView) -> list[str]:
     lines += [f"data       {ref.path} at {ref.md5}, {plural(ref.nfiles, 'file')}" for ref in spec.data]
     lines += [f"parameter  {name} = {value!r}" for name, value in spec.parameters.items()]
     lines += [f"model      {model.name} version {model.version}" for model in view.models]
-    if view.dropped_points:
-        lines.append(f"dropped    {plural(view.dropped_points, 'point')} thinned where the disk was full")
+    lines += [f"note       {remark}" for remark in remarks(view)]
     if view.latest:
         lines += ["", table(*rank_table(view))]
     if view.failure:

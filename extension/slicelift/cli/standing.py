@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import sys
 import time
@@ -70,10 +69,9 @@ class Service:
             self.child = self.start()
             self._demo = Demo(Path.cwd(), self.say) if self.wanted.demo else None
             self.client = self.await_launcher(self.child)
-            tracker = self._await_tracker(self.client, self.child)
             ready = self._demo.wait() if self._demo else False
             if self.child.exit_status() is None:
-                self._tell_ready(self.client, tracker, ready=ready)
+                self._tell_ready(self.client, self.child, ready=ready)
             return self._ended(self.child)
         except Stopped:
             return self._stop()
@@ -110,10 +108,13 @@ class Service:
         """Jobs and services; whether it is over."""
         return self.child is None or self.child.stop() is not None
 
-    def addresses(self, client: Client, tracker: dict[str, Any]) -> dict[str, Any]:
-        """What `--json` tells."""
-        pid = self.child.pid if self.child else None
-        return {"url": client.url, "mlflow": tracker.get("url"), "pid": pid}
+    def addresses(self, client: Client) -> dict[str, Any]:
+        """What `--json` tells, but for MLflow's."""
+        return {"url": client.url, "mlflow": "", "pid": self.child.pid if self.child else None}
+
+    def shown(self, tracker: dict[str, Any]) -> dict[str, Any]:
+        """`tracker` with the address that people open."""
+        return tracker
 
     def lines(self, told: dict[str, Any]) -> list[tuple[str, str]]:
         """What is told of `addresses`, beside files and the next step."""
@@ -136,16 +137,25 @@ class Service:
                 self.say("MLflow is starting; it takes some 20 s and jobs need not wait for it")
                 told = True
             time.sleep(POLL_SECONDS)
+        tracker = self.shown(tracker)
         self.say(tracker_words(tracker))
         return tracker
 
-    def _tell_ready(self, client: Client, tracker: dict[str, Any], *, ready: bool) -> None:
+    def _tell_ready(self, client: Client, child: Child, *, ready: bool) -> None:
+        """At once, with MLflow's line behind, since nobody needs it to begin; `--json` has all in one, at the end."""
+        if not self.wanted.as_json:
+            self._tell_people(client, ready=ready)
+        tracker = self._await_tracker(client, child)
+        if self.wanted.as_json and child.exit_status() is None:
+            print_json({**self.addresses(client), "mlflow": tracker.get("url")})
+
+    def _tell_people(self, client: Client, *, ready: bool) -> None:
         from slicelift.launcher_client import default_home
 
-        told = self.addresses(client, {"url": tracker.get("url") or tracker.get("status")})
-        if self.wanted.as_json:
-            print_json({**told, "mlflow": tracker.get("url") and told["mlflow"]})
-            return
+        tracker = self.shown(health(client))
+        status = str(tracker.get("status"))
+        words = {"up": str(tracker.get("url")), "starting": "starting; a line below says when it answers"}
+        told = {**self.addresses(client), "mlflow": words.get(status, status)}
         command = f"{program()} promote {NOTEBOOK if ready else 'NOTEBOOK'} --workers 2 --wait"
         rows = [*self.lines(told), ("files", str(default_home())), ("try", command)]
         text = "\n".join(f"  {name:<9} {value}" for name, value in rows)
@@ -223,14 +233,16 @@ class HubService(Service):
             hubs.end(hub)
         return super().end() and hubs.wait_until(_no_launcher, DOWN_SECONDS)
 
-    def addresses(self, client: Client, tracker: dict[str, Any]) -> dict[str, Any]:
+    def addresses(self, client: Client) -> dict[str, Any]:
         """See `Service`; with the account of who started this, its pass phrase once."""
-        url = f"http://127.0.0.1:{self.wanted.hub_port}"
-        account = hubs.accounts("first", f"--name={_system_name()}")
-        mlflow = tracker.get("url")
-        shown = f"{url}/services/launcher/mlflow/" if str(mlflow).startswith("http") else mlflow
-        told = {**super().addresses(client, {"url": shown}), "hub": url}
+        account = hubs.accounts("first")
+        told = {**super().addresses(client), "hub": self._url}
         return told | {"user": account["name"], "password": account["password"]}
+
+    def shown(self, tracker: dict[str, Any]) -> dict[str, Any]:
+        """See `Service`: through the launcher, which knows the people whom MLflow does not."""
+        url = f"{self._url}/services/launcher/mlflow/" if tracker.get("url") else ""
+        return {**tracker, "url": url}
 
     def lines(self, told: dict[str, Any]) -> list[tuple[str, str]]:
         """See `Service`."""
@@ -239,6 +251,10 @@ class HubService(Service):
         known = f"with your pass phrase; a new one: {word}"
         sign_in = f"{told['user']}  {secret if told['password'] else known}"
         return [("JupyterLab", str(told["hub"])), ("sign in", sign_in), *super().lines(told)]
+
+    @property
+    def _url(self) -> str:
+        return f"http://127.0.0.1:{self.wanted.hub_port}"
 
     def _new_launcher(self) -> Client | None:
         """The one that the hub started: of this start, not one whose place it is about to take."""
@@ -327,14 +343,6 @@ def program() -> str:
     if shutil.which("slicelift"):
         return "slicelift"
     return os.path.relpath(given) if given.endswith("slicelift") else f"{sys.executable} -m slicelift"
-
-
-def _system_name() -> str:
-    """As the launcher names who runs it, so that the command line and the browser show the same runs."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
 
 
 def _no_launcher() -> bool:

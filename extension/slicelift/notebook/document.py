@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from slicelift.errors import NotFound, UserError
-from slicelift.models import Finding, Severity
+from slicelift.models import Finding, Severity, place_text
 
 SKIP_TAGS = frozenset({"skip", "skip-execution", "active-ipynb"})
+LARGEST_BYTES = 512 * 1024**2
 CHOSEN_TAGS = frozenset({"promote", "parameters", "imports"})
 # Kernels whose metadata often names no language; whatever else is unnamed counts as Python.
 FOREIGN_KERNELS = {"ir": "R", "bash": "Bash", "javascript": "JavaScript", "xcpp17": "C++", "sos": "SoS"}
@@ -78,16 +81,34 @@ def read(path: str | Path, *, content: bytes | None = None) -> Notebook:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The file's bytes. Raises NotFound `notebook-not-found` or UserError `notebook-unreadable`."""
+    """A file's bytes, at once or never. Raises NotFound `notebook-not-found`, UserError `notebook-unreadable`."""
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb", opener=_without_waiting) as file:
+            _check_plain(os.fstat(file.fileno()))
+            return file.read()
     except FileNotFoundError:
         where = "" if Path(path).is_absolute() else f" (looked in {Path.cwd()})"
         hint = "Check the path; quote it if it has spaces."
         raise NotFound("notebook-not-found", f"There is no notebook {path}{where}.", hint) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
         hint = "Name a notebook file (.ipynb) that you may read."
-        raise UserError("notebook-unreadable", f"{path} cannot be read: {error.strerror}.", hint) from error
+        raise UserError("notebook-unreadable", f"{path} cannot be read: {reason}.", hint) from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    # a pipe that nobody writes to would be waited for as it is opened
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _check_plain(found: os.stat_result) -> None:
+    """Raises ValueError for pipes and devices, which may have no end, and for what is too large for memory."""
+    if not stat.S_ISREG(found.st_mode):
+        reason = "it is a pipe, a socket or a device, not a file"
+        raise ValueError(reason)
+    if found.st_size > LARGEST_BYTES:
+        reason = f"it has {found.st_size:,} bytes, and {LARGEST_BYTES:,} are the most"
+        raise ValueError(reason)
 
 
 def select(notebook: Notebook) -> tuple[int, ...]:
@@ -160,7 +181,7 @@ def _listed(node: Mapping[str, Any], key: str) -> list[Any]:
 
 def _cell(index: int, raw: Any) -> Cell:
     if not isinstance(raw, dict) or not isinstance(raw.get("cell_type"), str):
-        raise InvalidNotebookError(f"cell {index} has no cell_type")
+        raise InvalidNotebookError(f"{place_text(index)} has no cell_type")
     metadata = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
     count = raw.get("execution_count")
     return Cell(
@@ -177,7 +198,7 @@ def _cell(index: int, raw: Any) -> Cell:
 def _source(index: int, raw: Any) -> str:
     parts = raw if isinstance(raw, list) else [raw]
     if not all(isinstance(part, str) for part in parts):
-        raise InvalidNotebookError(f"the source of cell {index} is not text")
+        raise InvalidNotebookError(f"the source of {place_text(index)} is not text")
     return "".join(parts).replace("\r\n", "\n").replace("\r", "\n")
 
 

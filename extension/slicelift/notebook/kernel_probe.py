@@ -124,7 +124,9 @@ def _compiled(source: str, flags: int) -> tuple[str, int] | None:
             compile(source, "<cell>", "exec", flags=flags, dont_inherit=True)
     except SyntaxError as error:
         return error.msg or "invalid syntax", error.lineno or 1
-    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+    except (RecursionError, MemoryError):
+        return "the code is nested too deeply for Python's compiler", 1
+    except (ValueError, OverflowError) as error:
         return str(error) or type(error).__name__, 1
     return None
 

@@ -7,6 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slicelift.models import LinePlace
+from slicelift.notebook.bindings import children
+
+# Every check goes down a tree by recursion, pyflakes with three frames a level: of Python's thousand, some are for the
+# program that calls.
+DEEPEST = 250
+_LEAVES = (ast.Constant, ast.Name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +61,36 @@ def join(lines: Iterable[Line]) -> str:
 
 
 def parse(lines: Sequence[Line]) -> ast.Module | None:
-    """The syntax tree, or None when the lines are no valid Python for this interpreter."""
+    """The syntax tree, or None when the lines are no valid Python for this interpreter, or `is_too_deep`."""
+    return parse_text(join(lines))
+
+
+def parse_text(text: str | bytes) -> ast.Module | None:
+    """As `parse`."""
     try:
-        return ast.parse(join(lines))
+        tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    return None if _is_deeper(tree) else tree
+
+
+def is_too_deep(text: str) -> bool:
+    """Whether code is valid Python, but nested deeper than anybody here can go down."""
+    try:
+        return _is_deeper(ast.parse(text))
+    except (SyntaxError, ValueError):
+        return False
+    except (RecursionError, MemoryError):  # Python's own parser gives up with these
+        return True
+
+
+def _is_deeper(tree: ast.Module) -> bool:
+    level: list[ast.AST] = [tree]
+    for _ in range(DEEPEST + 1):
+        level = [below for node in level if not isinstance(node, _LEAVES) for below in children(node)]
+        if not level:
+            return False
+    return True
 
 
 def alone(node: ast.stmt, lines: Sequence[Line]) -> bool:

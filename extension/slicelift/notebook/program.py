@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slicelift.models import Finding, LinePlace
+from slicelift.models import Finding, LinePlace, Severity
 from slicelift.notebook import actions, magics
 from slicelift.notebook.bindings import bound_names
 from slicelift.notebook.document import Cell, Notebook
@@ -84,6 +84,8 @@ def _expand(walk: Walk, source: str, *, unit: Unit) -> list[Piece]:
         for text, origin in zip(translated.lines, translated.origins, strict=True)
     ]
     body = tuple(unit.place(origin) for origin in translated.body)
+    if translated.too_long:
+        return _given_up(walk, lines, place=unit.place(translated.too_long), unit=unit)
     tree = parse(lines)
     if tree is None:
         walk.lost |= _salvaged(lines)
@@ -94,6 +96,16 @@ def _expand(walk: Walk, source: str, *, unit: Unit) -> list[Piece]:
             walk.folder = folder_after(tree.body, known={}, folder=walk.folder)
         return [_piece(lines, tree, unit=unit)]
     return _with_magics(walk, lines, tree=tree, unit=unit, body=body)
+
+
+def _given_up(walk: Walk, lines: list[Line], *, place: LinePlace, unit: Unit) -> list[Piece]:
+    """A finding, and nothing in the place of the cell."""
+    walk.lost |= _salvaged(lines)
+    message = "The line is too long to look for magics in a cell that has some or is no valid Python."
+    fix = "Break the line, put it into a cell without magics, or read the values from a file."
+    walk.add("cell-too-complex", Severity.ERROR, place=place, message=message, fix=fix)
+    nothing = [Line(text="pass", place=place)]
+    return [_piece(nothing, parse(nothing), unit=unit)]
 
 
 def _with_magics(

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from slicelift.errors import SliceliftError
+from slicelift.errors import SliceliftError, UserError
 from slicelift.models import Finding, LinePlace, Severity
 from slicelift.notebook.bindings import bound_names
-from slicelift.notebook.document import Notebook
+from slicelift.notebook.document import Notebook, read_bytes
 from slicelift.notebook.document import read as read_notebook
 from slicelift.notebook.magics import Magic
-from slicelift.notebook.pieces import Line, Piece, parse
+from slicelift.notebook.pieces import DEEPEST, Line, Piece, is_too_deep, parse
 from slicelift.notebook.walk import Child, Outcome, Unit, Walk
 
 _FLAGS = frozenset({"-i", "-n", "-e", "-t", "-G"})
@@ -159,21 +159,25 @@ def _tell(walk: Walk, magic: Magic, *, code: str, message: str, fix: str) -> Non
 def _source(walk: Walk, plan: Plan) -> str:
     if plan.inside in walk.files:
         return walk.files[plan.inside]
-    return plan.path.read_bytes().decode("utf-8-sig", errors="replace")
+    return read_bytes(plan.path).decode("utf-8-sig", errors="replace")
 
 
 def _parsed(walk: Walk, plan: Plan) -> ast.Module | None:
+    code, line = "syntax-error", None
     try:
-        return ast.parse(_source(walk, plan))
+        source = _source(walk, plan)
+        if not is_too_deep(source):
+            return ast.parse(source)
+        code, message = "cell-too-complex", f"{plan.inside} nests code more than {DEEPEST} levels deep."
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         message = f"{plan.inside} is no valid Python: {getattr(error, 'msg', error)}."
-        walk.findings.append(
-            Finding(
-                code="syntax-error", severity=Severity.ERROR, message=message, file=plan.inside, line=line
-            )
-        )
-        return None
+    except UserError as error:
+        code, message = error.code, error.message
+    walk.findings.append(
+        Finding(code=code, severity=Severity.ERROR, message=message, file=plan.inside, line=line)
+    )
+    return None
 
 
 def _switches(plan: Plan) -> str:

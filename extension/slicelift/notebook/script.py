@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from slicelift.models import Finding, LinePlace, Script, Severity
+from slicelift.models import Finding, LinePlace, Script, Severity, place_text
 from slicelift.notebook.bindings import bound_names
 from slicelift.notebook.coroutines import as_coroutine, loop_words, may_need_loop, must_stay, needs_loop
 from slicelift.notebook.guards import guarded
@@ -186,7 +186,7 @@ def _body(sections: Sequence[Section], parameters: Parameters | None) -> list[Li
         sections, key=lambda section: (section.piece.cell, section.piece.file)
     ):
         mine = list(group)
-        lines += [Line(text=""), Line(text=f"# %% cell {cell}" + (f" of {file}" if file else ""))]
+        lines += [Line(text=""), Line(text=f"# %% {place_text(cell, file=file)}")]
         for section in mine:
             lines += _captures(section.piece, started)
             lines += _rows(section, number=len(lines))

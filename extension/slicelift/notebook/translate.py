@@ -12,9 +12,15 @@ import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from slicelift.notebook.pieces import is_too_deep, parse_text
 from slicelift.notebook.policies import is_line_magic
 
 _ROUNDS = 500
+# Up to Python 3.12.3 every token holds a copy of its line (python/cpython#119118): characters copied in one round, which
+# are in memory at once, and in all rounds.
+_COPIED = 2**27
+_COPIED_IN_ALL = 2**30
+_TOKEN = re.compile(r"\w+|[^\w\s]")
 # IPython's own pattern (core/splitinput.py): what automagic takes for the first word of a line.
 _FIRST_WORD = re.compile(r"^\s*([\w.*]+)\s*(.*)$")
 
@@ -23,12 +29,22 @@ _FIRST_WORD = re.compile(r"^\s*([\w.*]+)\s*(.*)$")
 class Translated:
     """Python lines without line ends; `origins[i]` is the line (from 1) of the cell behind `lines[i]`.
 
-    After a cell magic `body` holds the origins of its body's lines.
+    After a cell magic `body` holds the origins of its body's lines. `too_long` is the line of the cell that made the
+    translation stop, since it would have taken the machine's memory; 0 for none.
     """
 
     lines: tuple[str, ...]
     origins: tuple[int, ...]
     body: tuple[int, ...] = ()
+    too_long: int = 0
+
+
+class TooLongError(Exception):
+    """A line that cannot be cut into tokens at a sane price."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 def translate(source: str, *, bound: Collection[str] = ()) -> Translated:
@@ -49,9 +65,23 @@ def translate(source: str, *, bound: Collection[str] = ()) -> Translated:
         before, lines = lines, step(lines)
         if len(lines) < len(before):
             body, origins = origins[1:], origins[:1]
-    lines, origins = _tokens(manager.do_one_token_transform, lines, origins=origins)
+    too_long = 0
+    if not _is_plain(lines):
+        try:
+            lines, origins = _tokens(manager.do_one_token_transform, lines, origins=origins)
+        except TooLongError as error:
+            too_long = error.line
     lines = _automagic(lines, bound)
-    return _by_newline(lines, origins, body=body)
+    return _by_newline(lines, origins, body=body, too_long=too_long)
+
+
+def _is_plain(lines: list[str]) -> bool:
+    """Whether this is plain Python: no syntax of IPython's is, so there is nothing to translate.
+
+    At characters that end a line for IPython alone it may see its syntax inside a string.
+    """
+    text = "".join(lines)
+    return all(line.endswith("\n") for line in lines) and (parse_text(text) is not None or is_too_deep(text))
 
 
 def _first_origins(lines: list[str]) -> list[int]:
@@ -74,8 +104,10 @@ def _cleaned(
 def _tokens(
     transform: Callable[[list[str]], tuple[bool, list[str]]], lines: list[str], *, origins: list[int]
 ) -> tuple[list[str], list[int]]:
-    """Run the token transforms until nothing changes; each turns some lines into one."""
+    """Run the token transforms until nothing changes; each turns some lines into one. Raises TooLongError."""
+    left = _COPIED_IN_ALL
     for _ in range(_ROUNDS):
+        left -= _checked_cost(lines, origins, left=min(left, _COPIED))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it warns of rare characters that it takes for line ends
@@ -90,6 +122,14 @@ def _tokens(
     return lines, origins
 
 
+def _checked_cost(lines: list[str], origins: list[int], *, left: int) -> int:
+    """How many characters one round copies. Raises TooLongError with the dearest line when that is more than `left`."""
+    costs = [len(line) * sum(1 for _ in _TOKEN.finditer(line)) for line in lines]
+    if sum(costs) > left:
+        raise TooLongError(origins[costs.index(max(costs))])
+    return sum(costs)
+
+
 def _automagic(lines: list[str], bound: Collection[str]) -> list[str]:
     """`pip install x` alone in a cell is `%pip install x`, unless a variable has the magic's name."""
     if len(lines) != 1:
@@ -100,7 +140,7 @@ def _automagic(lines: list[str], bound: Collection[str]) -> list[str]:
     return [f"get_ipython().run_line_magic({match[1]!r}, {match[2].rstrip()!r})\n"]
 
 
-def _by_newline(lines: list[str], origins: list[int], *, body: list[int]) -> Translated:
+def _by_newline(lines: list[str], origins: list[int], *, body: list[int], too_long: int) -> Translated:
     """Regroup IPython's lines into lines that end in a newline, as Python counts them."""
     texts: list[str] = []
     places: list[int] = []
@@ -113,7 +153,10 @@ def _by_newline(lines: list[str], origins: list[int], *, body: list[int]) -> Tra
             places.append(origin)
         open_line = not text.endswith("\n")
     return Translated(
-        lines=tuple(text.rstrip("\n") for text in texts), origins=tuple(places), body=_line_starts(body)
+        lines=tuple(text.rstrip("\n") for text in texts),
+        origins=tuple(places),
+        body=_line_starts(body),
+        too_long=too_long,
     )
 
 

@@ -12,7 +12,7 @@ from slicelift.notebook.coroutines import first_await
 from slicelift.notebook.document import Notebook, read, select
 from slicelift.notebook.kernel import Pending, ProbeRequest, ProbeResult, environment, find_interpreter
 from slicelift.notebook.parameters import Parameters, parse_overrides, read_parameters
-from slicelift.notebook.pieces import Piece
+from slicelift.notebook.pieces import DEEPEST, Piece, is_too_deep
 from slicelift.notebook.program import Transformed, names_of, transform
 from slicelift.notebook.script import check_script, write_script
 from slicelift.preflight.credentials import check_credentials, check_text, masked
@@ -198,7 +198,9 @@ def _syntax(pieces: Sequence[Piece], result: ProbeResult) -> list[Finding]:
     found = []
     for number, piece in enumerate(pieces):
         verdict = result.cells[str(number)]
-        if verdict.ok and piece.tree is None:
+        if piece.tree is None and is_too_deep(piece.text):
+            found.append(_too_deep(piece))
+        elif verdict.ok and piece.tree is None:
             fix = "Start slicelift with the kernel's version of Python."
             message = f"Python {result.version} reads this cell, and the Python that runs slicelift does not."
             found.append(_at(piece, 1, code="python-mismatch", message=message, fix=fix))
@@ -216,6 +218,14 @@ def _syntax(pieces: Sequence[Piece], result: ProbeResult) -> list[Finding]:
                 )
             )
     return found
+
+
+def _too_deep(piece: Piece) -> Finding:
+    message = (
+        f"Code of this cell is nested more than {DEEPEST} levels deep (brackets, operators, `elif` or dots)."
+    )
+    fix = "Split it into several statements, or read the values from a file."
+    return _at(piece, 1, code="cell-too-complex", message=message, fix=fix)
 
 
 def _at(

@@ -59,7 +59,7 @@ def check_credentials(view: View) -> tuple[list[Finding], set[str]]:
     findings: dict[tuple[object, ...], Finding] = {}
     values: set[str] = set()
     for node, value, told in _found(view):
-        finding = view.finding("secret-in-source", Severity.ERROR, node=node, message=f"{told}.", fix=_FIX)
+        finding = view.finding("secret-in-source", Severity.ERROR, node=node, message=told, fix=_FIX)
         findings.setdefault((finding.cell, finding.line, finding.file), finding)
         values.add(value)
     return list(findings.values()), values
@@ -104,11 +104,11 @@ def _found(view: View) -> Iterator[tuple[ast.AST, str, str]]:
     for node in view.of(*_NAMING):
         for name, value, text in _named_values(node):
             if _is_credential(name, text):
-                yield value, text, f"{name} is given a literal value that looks like a credential"
+                yield value, text, f"{name} is given a literal value that looks like a credential."
     for constant in view.of(ast.Constant):
         match = _SHAPES.search(constant.value) if isinstance(constant.value, str) else None
         if match:
-            yield constant, match[0], "This text looks like a credential"
+            yield constant, match[0], "This text looks like a credential."
 
 
 def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.Constant, str]]:

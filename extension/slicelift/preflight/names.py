@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from slicelift.models import Finding, Severity
+from slicelift.models import Finding, Severity, place_text
 from slicelift.notebook.bindings import Comprehension, bound_names, deleted_names, own_scope
+from slicelift.notebook.pieces import parse_text
 from slicelift.preflight.view import OURS, View
 
 _SESSION_NAMES = re.compile(r"_{1,3}|_i{0,3}\d*|In|Out|_[iod]h|get_ipython")
@@ -64,7 +65,11 @@ def _reported(view: View, known: Collection[str]) -> Iterator[Missing]:
     # Loaded here: the command line needs it only once a notebook is really checked.
     from pyflakes import checker, messages
 
-    result = checker.Checker(view.tree, builtins={*known, "display"})
+    class Checker(checker.Checker):  # type: ignore[misc]
+        # pyflakes looks for repeated keys in a time that grows with their square, and nobody here asks for them
+        DICT = checker.Checker.handleChildren
+
+    result = Checker(view.tree, builtins={*known, "display"})
     unsure = _makes_names(view)
     executed = {name for call in view.of(ast.Call) for name in _exec_names(call) or ()}
     bound = bound_names(view.tree.body) | _global_names(view)
@@ -151,10 +156,8 @@ def _exec_names(call: ast.Call) -> set[str] | None:
     if not isinstance(call.func, ast.Name) or call.func.id != "exec" or len(call.args) != 1:
         return None
     text = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
-    try:
-        return bound_names(ast.parse(text).body) if isinstance(text, str) else None
-    except (SyntaxError, ValueError):
-        return None
+    tree = parse_text(text) if isinstance(text, str) else None
+    return bound_names(tree.body) if tree else None
 
 
 def _class_reads(view: View) -> Iterator[Missing]:
@@ -185,8 +188,8 @@ def _finding(view: View, missing: Missing, *, defining_cell: Callable[[str, int]
         return view.finding("use-after-del", severity, node=missing.node, message=message, fix=fix)
     other = defining_cell(name, place.cell) if place and place.file is None and place.cell >= 0 else None
     if other is not None:
-        message = f"{name} is defined in cell {other}, which is not promoted."
-        fix = f"Tag cell {other} `promote`, or take it in by removing its skip tag."
+        message = f"{name} is defined in {place_text(other)}, which is not promoted."
+        fix = f"Tag {place_text(other)} `promote`, or take it in by removing its skip tag."
         finding = view.finding(
             "defined-in-unselected-cell", severity, node=missing.node, message=message, fix=fix
         )
@@ -201,7 +204,10 @@ def _undefined(view: View, missing: Missing) -> tuple[str, str]:
         return f"{name} exists in a notebook session only.", "Give the value a name of its own and use that."
     later = _later_binding(view, missing)
     if later is not None:
-        return f"{name} is used before cell {later} defines it.", "Move the definition above this cell."
+        return (
+            f"{name} is used before {place_text(later)} defines it.",
+            "Move the definition above this cell.",
+        )
     if not missing.certain:
         return f"{name} is not defined in a way that can be seen.", f"Assign {name} plainly if you can."
     return f"{name} is not defined.", f"Define {name}, import it, or correct the spelling."

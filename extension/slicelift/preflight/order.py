@@ -30,7 +30,7 @@ def _out_of_order(cell: Cell, highest: int) -> Finding:
     return Finding(
         code="out-of-order",
         severity=Severity.WARNING,
-        message=f"Cell {cell.index} was last run as [{cell.execution_count}], before a cell above it ([{highest}]).",
+        message=f"This cell was last run as [{cell.execution_count}], before a cell above it ([{highest}]).",
         cell=cell.index,
         fix="Restart the kernel and run all cells, to see what a job will see.",
     )
@@ -40,6 +40,6 @@ def _not_executed(cell: Cell) -> Finding:
     return Finding(
         code="not-executed",
         severity=Severity.NOTE,
-        message=f"Cell {cell.index} was not run in this session, but it is promoted.",
+        message="This cell was not run in this session, but it is promoted.",
         cell=cell.index,
     )

@@ -6,8 +6,11 @@ import ast
 from collections.abc import Mapping
 from pathlib import Path
 
+from slicelift.errors import UserError
 from slicelift.notebook.bindings import bound_names
+from slicelift.notebook.document import read_bytes
 from slicelift.notebook.kernel import ProbeResult
+from slicelift.notebook.pieces import parse_text
 from slicelift.preflight.modules import imports
 from slicelift.preflight.view import View
 
@@ -39,15 +42,14 @@ def _names(name: str, view: View, *, result: ProbeResult, files: Mapping[str, st
 
 def _of_file(path: Path, *, depth: int) -> tuple[str, ...] | None:
     try:
-        return _of_text(path.read_bytes(), path.parent, depth=depth)
-    except OSError:
+        return _of_text(read_bytes(path), path.parent, depth=depth)
+    except UserError:
         return None
 
 
 def _of_text(text: bytes, folder: Path, *, depth: int) -> tuple[str, ...] | None:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    tree = parse_text(text)
+    if tree is None:
         return None
     exported = _exported(tree)
     return _public(tree, folder, depth=depth) if exported is None else exported

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -79,6 +80,7 @@ class Agent:
         # when we were told to end, 0 if we were not
         self._interrupted = 0.0
         self._may_raise = False
+        self._was_full = False
 
     @property
     def interrupted(self) -> bool:
@@ -100,7 +102,7 @@ class Agent:
         ending = self._gang.end(self._grace() if verdict.status is Status.KILLED else LEFTOVER_SECONDS)
         if ending.left:
             say(f"these processes could not be ended: {', '.join(ending.left)}")
-        verdict = self._prove_data(verdict)
+        verdict = self._tell_full(self._prove_data(verdict))
         exit_status = verdict.masked(self.secrets).to_exit(ended_processes=self._ended + ending.found)
         exit_status |= {"logged": has_points(self._folder.root / "spool"), "saved": self._saved()}
         self._folder.write_last(self._folder.exit, exit_status)
@@ -269,7 +271,15 @@ class Agent:
     def _note(self) -> None:
         free = free_bytes(self._folder.root)
         low = f"The disk of {self._folder.root} is full: {free // 1024} kB are left; metrics are thinned."
+        self._was_full = self._was_full or free < _LOW_DISK_BYTES
         self._report.update(ranks=self._gang.ranks(), message=low if free < _LOW_DISK_BYTES else "")
+
+    def _tell_full(self, verdict: Verdict) -> Verdict:
+        """A run that finished well on a full disk may lack points that nobody could count any more."""
+        if verdict.message or not self._was_full:
+            return verdict
+        message = f"The disk of {self._folder.root} was full while the job ran; metrics may be missing."
+        return replace(verdict, message=message)
 
     def _wants_end(self) -> bool:
         # the signal of a cancel may have come before there was a handler for it

@@ -8,6 +8,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,13 +22,36 @@ EVERY_SECONDS = 30.0
 _ROUNDS = 5
 # a file that was written to this short ago may not be finished
 _QUIET_SECONDS = 2.0
+# the output that names those that are none, and how many it names
+LEFT_OUT = "left-out-by-slicelift.txt"
+_MOST_NAMED = 1000
+_KINDS = {
+    stat.S_IFLNK: "a link; copy what it leads to",
+    stat.S_IFIFO: "a pipe, not a file",
+    stat.S_IFSOCK: "a socket, not a file",
+    stat.S_IFBLK: "a device, not a file",
+    stat.S_IFCHR: "a device, not a file",
+}
+
+_LEFT_OUT_HEAD = "These lay under ./outputs when the job ended, and are no outputs of the run:"
 
 Look = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What lies below a folder, `path` relative to it; `why` it cannot be sent, "" for a plain file."""
+
+    path: str
+    place: Path
+    look: Look
+    why: str = ""
 
 
 class Outputs:
     """Files below one folder. What was there before the job, and links, are no outputs of it.
 
+    What the job left and did not become an output is listed, with the reason, in one of the name `LEFT_OUT`.
     `before` is where that is kept, for an agent that delivers in another one's place; `below` is the folder that they
     get at the launcher: nodes that share no disk must not write over each other's files.
     """
@@ -39,7 +63,7 @@ class Outputs:
         # path -> (size, mtime) as it was before the job, or when it was sent
         self._sent = {path: (int(look[0]), int(look[1])) for path, look in read_object(before).items()}
         self._seen: dict[str, Look] = {}
-        self._refused: dict[str, Look] = {}
+        self._refused: dict[str, tuple[Look, str]] = {}
 
     @property
     def recorded(self) -> bool:
@@ -48,7 +72,7 @@ class Outputs:
 
     def record(self) -> None:
         """Take what is there now as no output of the job."""
-        self._sent = {path: look for path, _, look in _plain_files(self._folder)}
+        self._sent = {entry.path: entry.look for entry in _walk(self._folder)}
         write_json(self._before, self._sent)
 
     def send(self, link: Link, *, final: bool) -> None:
@@ -57,7 +81,7 @@ class Outputs:
         Raises Unavailable and NotFound as `Link` does; a file that the launcher refuses is named in agent.log.
         """
         for path, place, look in _plain_files(self._folder):
-            known = look in (self._sent.get(path), self._refused.get(path))
+            known = look in (self._sent.get(path), self._refused.get(path, (None, ""))[0])
             if known or not (final or self._is_quiet(path, look)):
                 continue
             try:
@@ -68,8 +92,26 @@ class Outputs:
             except (Unavailable, NotFound):
                 raise
             except (SliceliftError, OSError) as refusal:
-                self._refused[path] = look
+                self._refused[path] = look, str(refusal)
                 say(f"the output {path!r} stays here, it could not be sent: {refusal}")
+        if final:
+            self._tell_left_out(link)
+
+    def _tell_left_out(self, link: Link) -> None:
+        odd = [each for each in _walk(self._folder) if each.why and self._sent.get(each.path) != each.look]
+        lines = [f"{each.path!r}: {each.why}" for each in odd]
+        lines += [f"{path!r}: {why}" for path, (_, why) in self._refused.items() if path != LEFT_OUT]
+        if len(lines) > _MOST_NAMED:
+            lines[_MOST_NAMED:] = [f"and {len(lines) - _MOST_NAMED} more"]
+        note = self._before.with_name(LEFT_OUT)
+        try:
+            if lines:
+                note.write_text("\n".join([_LEFT_OUT_HEAD, *lines, ""]), "utf-8", "backslashreplace")
+                self._put(link, LEFT_OUT, place=note)
+        except (Unavailable, NotFound):
+            raise
+        except (SliceliftError, OSError) as refusal:
+            say(f"these outputs stay here, which could not be told: {lines[:20]}: {refusal}")
 
     def _is_quiet(self, path: str, look: Look) -> bool:
         before, self._seen[path] = self._seen.get(path), look
@@ -178,13 +220,26 @@ def _number(model: Path) -> tuple[int, str]:
 
 def _plain_files(folder: Path) -> Iterator[tuple[str, Path, Look]]:
     """(path below folder, place, (size, mtime)) of plain files, sorted; links are not followed."""
-    for root, folders, names in os.walk(folder):
+    return ((entry.path, entry.place, entry.look) for entry in _walk(folder) if not entry.why)
+
+
+def _walk(folder: Path) -> Iterator[Entry]:
+    """All that is no folder, and the folders that cannot be looked into."""
+    closed: list[OSError] = []
+    for root, folders, names in os.walk(folder, onerror=closed.append):
         folders.sort()
-        for name in sorted(names):
+        linked = [name for name in folders if Path(root, name).is_symlink()]
+        for name in sorted([*names, *linked]):
             place = Path(root, name)
             try:
                 found = place.lstat()
             except OSError:
                 continue
-            if stat.S_ISREG(found.st_mode):
-                yield place.relative_to(folder).as_posix(), place, (found.st_size, found.st_mtime_ns)
+            why = "" if stat.S_ISREG(found.st_mode) else _KINDS.get(stat.S_IFMT(found.st_mode), "not a file")
+            look = (found.st_size, found.st_mtime_ns)
+            yield Entry(path=place.relative_to(folder).as_posix(), place=place, look=look, why=why)
+    for error in closed:
+        place = Path(os.fsdecode(error.filename))
+        if place != folder:
+            path = place.relative_to(folder).as_posix()
+            yield Entry(path=path, place=place, look=(0, 0), why=f"cannot be read: {error.strerror}")

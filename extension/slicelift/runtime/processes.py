@@ -45,6 +45,7 @@ class Process:
 class Tree:
     """How to recognise an attempt's processes. `spare` are pids that are never counted or killed.
 
+    A session of the hub is recognised in the same way, by its own `marker` in the environment, with its id as `attempt_id`.
     With a `uid` only that user's processes count: what a user wrote into a folder of theirs must not lead to others'.
     """
 
@@ -54,6 +55,12 @@ class Tree:
     mount_namespace: str = ""
     spare: frozenset[int] = field(default_factory=frozenset)
     uid: int | None = None
+    marker: str = MARKER
+
+    @property
+    def mark(self) -> bytes:
+        """What stands in the environment of all that was started with it."""
+        return f"{self.marker}={self.attempt_id}".encode()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +99,19 @@ def user_of(pid: int) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Uid:")), None)
+
+
+def pids() -> list[int]:
+    """Of all processes that show themselves to us."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def environment(pid: int) -> list[bytes]:
+    """`NAME=value` of what the process was started with; empty where it may not be read."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def boot_id() -> str:
@@ -146,7 +166,7 @@ def find(tree: Tree) -> list[Process]:
     roots = {pid for pid, process in everyone.items() if process.key in tree.known}
     if tree.agent and tree.agent[0] in everyone and everyone[tree.agent[0]].key == tree.agent:
         roots.add(tree.agent[0])
-    roots |= _marked(everyone, tree.attempt_id) | _inhabitants(everyone, tree)
+    roots |= _marked(everyone, tree.mark) | _inhabitants(everyone, tree)
     found = [everyone[pid] for pid in sorted(_with_descendants(everyone, roots)) if pid not in spare]
     return [process for process in found if tree.uid is None or user_of(process.pid) == tree.uid]
 
@@ -193,20 +213,12 @@ def send(process: Process, number: signal.Signals) -> bool:
 
 
 def _everyone() -> dict[int, Process]:
-    found = (look(pid) for pid in _pids())
+    found = (look(pid) for pid in pids())
     return {process.pid: process for process in found if process}
 
 
-def _marked(everyone: dict[int, Process], attempt_id: str) -> set[int]:
-    wanted = f"{MARKER}={attempt_id}".encode()
-    return {pid for pid in everyone if wanted in _environment(pid)}
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+def _marked(everyone: dict[int, Process], mark: bytes) -> set[int]:
+    return {pid for pid in everyone if mark in environment(pid)}
 
 
 def _inhabitants(everyone: dict[int, Process], tree: Tree) -> set[int]:
@@ -217,9 +229,9 @@ def _inhabitants(everyone: dict[int, Process], tree: Tree) -> set[int]:
     if not tree.mount_namespace or tree.mount_namespace == mount_namespace():
         return set()
     inside = {pid for pid in everyone if mount_namespace(pid) == tree.mount_namespace}
-    own = f"{MARKER}={tree.attempt_id}".encode()
-    markers = {item for pid in inside for item in _environment(pid) if item.startswith(f"{MARKER}=".encode())}
-    return set() if markers - {own} else inside
+    word = f"{tree.marker}=".encode()
+    markers = {item for pid in inside for item in environment(pid) if item.startswith(word)}
+    return set() if markers - {tree.mark} else inside
 
 
 def _with_descendants(everyone: dict[int, Process], roots: set[int]) -> set[int]:
@@ -261,10 +273,6 @@ def _listed_children(pid: int) -> list[int]:
         with suppress(OSError):
             found += map(int, path.read_text(encoding="ascii").split())
     return found
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _collect(pid: int) -> None:

@@ -225,4 +225,4 @@ def _parse(raw: bytes) -> tuple[int, int] | None:
 
 
 def _lost(q: int, points: int) -> bytes:
-    return json.dumps({"q": q, "t": 0.0, "k": "dropped", "n": points}).encode()
+    return json.dumps({"q": q, "t": 0.0, "k": "dropped", "n": points, "why": "not-understood"}).encode()

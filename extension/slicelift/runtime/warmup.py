@@ -46,8 +46,8 @@ def main(request_path: str) -> int:
 def warm(ref: DataRef, cache: Path, scratch: Path, *, say: Say) -> View:
     """The view of `ref`, made if it is not there or no longer true. Idempotent; waits for another job's fetch.
 
-    Raises Refused "data-not-in-remote" naming the files, "data-corrupt-in-remote", SliceliftError "disk-full"
-    and "data-fetch-failed"; OSError when the disk refuses.
+    Raises Refused "data-remote-unseen", "data-not-in-remote" naming the files, "data-corrupt-in-remote", SliceliftError
+    "disk-full" and "data-fetch-failed"; OSError when the disk refuses.
     """
     view = View(cache, ref.md5)
     view.lock.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,10 @@ def _tracking(ref: DataRef) -> str:
 
 
 def _not_there(ref: DataRef, cache: Path, repo: Any, *, trouble: str) -> SliceliftError:
-    """Why the fetch brought less than everything: room, or files that the remote lacks."""
+    """Why the fetch brought less than everything: a remote that cannot be seen, room, or files that the remote lacks."""
+    folder = str(ref.remote_config.get("url", ""))
+    if folder.startswith("/") and not os.access(folder, os.R_OK | os.X_OK):
+        return _unseen(ref, folder)
     _need_room(ref, cache)
     listing = _remote_listing(ref, cache, repo)
     missing = sorted(path for path, md5 in listing.items() if not _object(cache, md5).is_file())
@@ -137,6 +140,14 @@ def _not_there(ref: DataRef, cache: Path, repo: Any, *, trouble: str) -> Sliceli
         "Run `dvc push` where the data was made. If it says that all is up to date, delete the folder's own "
         f"object {ref.md5} in the remote first: DVC takes its presence for that of all the files.",
         detail=missing[:100],
+    )
+
+
+def _unseen(ref: DataRef, folder: str) -> SliceliftError:
+    return Refused(
+        "data-remote-unseen",
+        f"The remote {ref.remote} of {ref.path} is the folder {folder}, which this job cannot read.",
+        "Move it below your home and push again, or ask an admin to show it to jobs: c.Launcher.visible (docs/isolation.md).",
     )
 
 

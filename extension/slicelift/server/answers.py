@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -39,19 +38,17 @@ def check(arguments: Mapping[str, Any], _say: Say) -> Any:
     started = time.perf_counter()
     path = Path(arguments["path"])
     report = promotion.check(path, parameters=arguments.get("parameters") or {})
-    return plain(
-        {
-            "findings": promotion.finding_rows(report),
-            "ok": report.verdict != "refused",
-            "cells": {
-                "travelling": len(report.selected_cells),
-                "code": sum(cell.is_code for cell in report.notebook.cells),
-            },
-            "seconds": time.perf_counter() - started,
-            "parameters": _parameters(report),
-            "kernel": _kernel(report),
-        }
-    )
+    return {
+        "findings": promotion.finding_rows(report),
+        "ok": report.verdict != "refused",
+        "cells": {
+            "travelling": len(report.selected_cells),
+            "code": sum(cell.is_code for cell in report.notebook.cells),
+        },
+        "seconds": time.perf_counter() - started,
+        "parameters": _parameters(report),
+        "kernel": _kernel(report),
+    }
 
 
 def plan(arguments: Mapping[str, Any], _say: Say) -> Any:
@@ -59,23 +56,20 @@ def plan(arguments: Mapping[str, Any], _say: Say) -> Any:
     made = promotion.plan(make_request(arguments["path"], arguments.get("request") or {}))
     prepared = made.prepared
     script, kernel = promotion.accepted(prepared.report)
-    return plain(
-        {
-            "travels": {
-                "code": _code(made),
-                "data": _data(made),
-                "packages": {"pinned": len(kernel.packages), "python": kernel.python_version},
-            },
-            "spec": to_dict(prepared.spec),
-            "findings": promotion.finding_rows(prepared.report),
-            "manifest": made.manifest,
-            "position": made.position,
-            "capacity": made.capacity,
-            "notes": [without_address(note) for note in made.notes],
-            "script": script.source,
-            "sentence": _sentence(made),
-        }
-    )
+    return {
+        "travels": {
+            "code": _code(made),
+            "data": _data(made),
+            "packages": {"pinned": len(kernel.packages), "python": kernel.python_version},
+        },
+        "spec": to_dict(prepared.spec),
+        "findings": promotion.finding_rows(prepared.report),
+        "manifest": made.manifest,
+        "position": made.position,
+        "capacity": made.capacity,
+        "notes": [without_address(note) for note in made.notes],
+        "script": script.source,
+    }
 
 
 def promote(arguments: Mapping[str, Any], say: Say) -> Any:
@@ -86,7 +80,7 @@ def promote(arguments: Mapping[str, Any], say: Say) -> Any:
         promotion_id=arguments.get("promotion_id"),
         on_progress=lambda step: say(to_dict(step)),
     )
-    return plain(to_dict(view))
+    return to_dict(view)
 
 
 CALLS: Mapping[str, Callable[[Mapping[str, Any], Say], Any]] = {
@@ -115,17 +109,6 @@ def make_request(path: str, fields: Mapping[str, Any]) -> promotion.Request:
     given = {name: value for name, value in fields.items() if value not in (None, "")}
     secrets = tuple(str(name) for name in given.pop("secrets", ()))
     return promotion.Request(notebook=Path(path), secrets=secrets, **given)
-
-
-def plain(value: Any) -> Any:
-    """NaN and the infinities as words, since JSON has none."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    return value
 
 
 def _bad(what: str) -> UserError:
@@ -189,31 +172,3 @@ def _data(made: promotion.Plan) -> list[dict[str, Any]]:
     return [
         {name: getattr(ref, name) for name in shown} | {"proved": True} for ref in made.prepared.snapshot.data
     ]
-
-
-def _sentence(made: promotion.Plan) -> str:
-    if made.position is None or made.capacity is None:
-        return "not known yet: the launcher does not answer"
-    ahead = made.position - 1
-    if ahead > 0:
-        return f"starts behind {ahead} job{'' if ahead == 1 else 's'} that wait{'s' if ahead == 1 else ''}"
-    needed, free, total, what = _pool(made, made.capacity)
-    are = f"{free} of {total} {what} {'is' if total == 1 else 'are'} free"
-    return f"starts now: {are}" if free >= needed else f"next in line: {are}, {needed} needed"
-
-
-def _pool(made: promotion.Plan, capacity: Mapping[str, Any]) -> tuple[int, int, int, str]:
-    """(needed, free, total, of what) of the pool that the gang is taken from."""
-    spec = made.prepared.spec
-    if spec.slice:
-        found = [row for row in capacity["slices"] if row["name"] == spec.slice]
-        row = found[0] if found else {"free": 0, "total": 0, "simulated": False}
-        simulated = " (simulated)" if row["simulated"] else ""
-        return 1, row["free"], row["total"], f"slices {spec.slice}{simulated}"
-    if spec.gpus_per_worker:
-        return spec.workers * spec.gpus_per_worker, *_counts(capacity["gpus"]), "GPUs"
-    return spec.workers, *_counts(capacity["slots"]), "slots"
-
-
-def _counts(pool: Mapping[str, int]) -> tuple[int, int]:
-    return pool["free"], pool["total"]

@@ -12,6 +12,7 @@ from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado.web import HTTPError
 
 from slicelift.errors import SliceliftError, UserError
+from slicelift.json_body import read_object
 from slicelift.server.launcher import Launcher, without_address
 from slicelift.server.workers import Workers
 
@@ -46,14 +47,7 @@ class Handler(ExtensionHandlerMixin, APIHandler):
 
     def json_body(self) -> dict[str, Any]:
         """The body as a JSON object; an empty one is `{}`. Raises `bad-json`."""
-        raw = self.request.body
-        try:
-            value = json.loads(raw) if raw.strip() else {}
-        except (ValueError, RecursionError) as error:
-            raise UserError("bad-json", f"The body is no JSON: {error}.", "Send a JSON object.") from error
-        if not isinstance(value, dict):
-            raise UserError("bad-json", f"The body is a {type(value).__name__}.", "Send a JSON object.")
-        return value
+        return read_object(self.request.body)
 
     def answer(self, value: Any, status: int = 200) -> None:
         """Finish with JSON."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import getpass
 import os
 from typing import Any
 
@@ -21,7 +20,6 @@ async def make_context(launcher: Launcher) -> dict[str, Any]:
     hub = bool(os.environ.get(launcher_address.URL))
     answer: dict[str, Any] = {
         "hub": hub,
-        "user": os.environ.get("JUPYTERHUB_USER") or _system_user(),
         "launcher": "up",
         "message": "",
         "version": __version__,
@@ -51,13 +49,6 @@ async def _ask(launcher: Launcher) -> tuple[dict[str, Any], dict[str, Any]]:
     calls = (launcher.get(path, read_seconds=_READ_SECONDS) for path in ("health", "capacity"))
     health, capacity = await asyncio.gather(*calls)
     return health, capacity
-
-
-def _system_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.geteuid())
 
 
 def _slice() -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 from jupyter_server.auth.decorator import authorized
 from tornado import web
@@ -109,10 +108,9 @@ class CardHandler(Handler):
         # the standard library only, yet not at the server's start
         from slicelift.widgets.bundle import make_bundle
 
-        ident = quote(run, safe="")
         view, found = await asyncio.gather(
-            self.launcher.get(f"jobs/{ident}"),
-            self.launcher.get(f"jobs/{ident}/series", query="attempt=all&rank=0&points=100"),
+            self.launcher.get(f"jobs/{run}"),
+            self.launcher.get(f"jobs/{run}/series", query="attempt=all&rank=0&points=100"),
         )
         self.answer({"data": make_bundle(view, found["series"])})
 

@@ -13,18 +13,24 @@ import importlib.util
 import io
 import json
 import os
+import resource
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from slicelift.errors import SliceliftError
+from slicelift.errors import SliceliftError, UserError
+from slicelift.figures import exact
+from slicelift.models import size_text
 
 Say = Callable[[Mapping[str, Any]], None]
 
 _PR_SET_PDEATHSIG = 1
+_MOST_MEMORY = 4 * 1024**3
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # what a plan loads on its way, named here so that the first one need not wait 4 s for it; DVC last, as it takes longest
 _WANTED_LATER = (
     "slicelift.snapshot",
@@ -48,6 +54,7 @@ _WANTED_LATER = (
 def main() -> None:
     """Answer calls until the input ends."""
     _end_with_parent(os.getppid())
+    bound_memory(min(_MOST_MEMORY, _machine_memory() // 2))
     calls, answers = _take_pipes()
     # loaded before the first call is read, and only here
     answering = importlib.import_module("slicelift.server.answers")
@@ -59,6 +66,27 @@ def main() -> None:
     answers.close()
 
 
+def bound_memory(size: int) -> None:
+    """No notebook may take the machine: more than `size` bytes is a MemoryError here, and in each child by itself.
+
+    The bound is on what is allocated (RLIMIT_DATA). One on the address space would count what only lies there, too:
+    libraries, the arenas of threads, the pack files that git maps.
+    """
+    if sys.platform == "linux":
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min([size, *known]), hard))
+
+
+def _machine_memory() -> int:
+    """Bytes of the machine, or of the container that we are in."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(whole, int(_CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # none, or the word `max`
+        return whole
+
+
 class Answers:
     """Writes whole lines, from any thread."""
 
@@ -67,8 +95,8 @@ class Answers:
         self._lock = threading.Lock()
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """One line. Non-finite floats have been made words by then."""
-        text = json.dumps(line, allow_nan=False)
+        """One line. Whatever is in it, it is written: somebody waits for it."""
+        text = json.dumps(exact(line), allow_nan=False, default=str)
         with self._lock:
             self._stream.write(text + "\n")
             self._stream.flush()
@@ -97,6 +125,11 @@ def _answer(call: Mapping[str, Any], known: Mapping[str, Callable[..., Any]], an
 def _fault(error: BaseException) -> SliceliftError:
     if isinstance(error, SliceliftError):
         return error
+    if isinstance(error, MemoryError):
+        size = size_text(resource.getrlimit(resource.RLIMIT_DATA)[0])
+        message = f"This notebook takes more memory than the {size} that checking and promoting may use."
+        hint = "Read large values from a file instead of writing them into a cell, and clear large outputs."
+        return UserError("notebook-too-heavy", message, hint)
     traceback.print_exception(error)
     message = f"Something unexpected happened: {type(error).__name__}: {error}"
     return SliceliftError(

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import logging
+import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -21,6 +22,8 @@ from slicelift.server.launcher import without_address
 _LINE_BYTES = 256 * 1024**2
 _HEALTHY_SECONDS = 10.0
 _END_SECONDS = 2.0
+# how code that cannot allocate ends, or is ended by the system
+_STARVED = (signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL)
 
 OnStep = Callable[[Mapping[str, Any]], None]
 
@@ -134,7 +137,7 @@ class _Worker:
         try:
             while line := await self.process.stdout.readline():
                 self._heard(json.loads(line))
-        except ValueError as error:
+        except (ValueError, LookupError, TypeError) as error:
             # a line beyond all bounds, or none of ours: nothing after it could be trusted
             self._log.error("The promotion worker said something strange: %s", error)
             self._kill()
@@ -143,7 +146,7 @@ class _Worker:
             code = await self.process.wait()
             for call in self._calls.values():
                 if not call.answer.done():
-                    call.answer.set_exception(_died(f"Exit status {code}."))
+                    call.answer.set_exception(_died(_last_words(code)))
 
     async def pass_on_complaints(self) -> None:
         """What it and its children say on stderr, into the server's log."""
@@ -200,6 +203,12 @@ def _revived(body: Mapping[str, Any], status: int) -> SliceliftError:
     error = SliceliftError(str(body["code"]), message, hint, detail=body.get("detail"))
     error.http_status = status
     return error
+
+
+def _last_words(code: int) -> str:
+    if -code in _STARVED:
+        return f"Exit status {code}, most likely for want of memory: read large values from files."
+    return f"Exit status {code}."
 
 
 def _died(why: str) -> Unavailable:

@@ -24,9 +24,10 @@ from slicelift.figures import (
 )
 from slicelift.models import RunView, Status, from_dict, to_dict
 from slicelift.sentences import elapsed, sentence
-from slicelift.widgets.page import Page, Row, html
+from slicelift.widgets.page import Page, Row, html, list_html
 
 MIME = "application/vnd.slicelift.run+json"
+JOBS_MIME = "application/vnd.slicelift.jobs+json"
 VERSION = 1
 # of all curves together: an output that is saved must stay small
 MOST_POINTS = 300
@@ -60,6 +61,18 @@ def make_bundle(
     data = {"version": VERSION, "run_id": run.run_id, "view": exact(to_dict(run)), "series": exact(kept)}
     page = _page(run, kept, now=moment)
     return {MIME: data, "text/html": html(page), "text/plain": _plain(page)}
+
+
+def make_list_bundle(views: Sequence[RunView], *, now: float | None = None) -> dict[str, Any]:
+    """MIME type -> data: the list of jobs, live where our extension is, elsewhere as it stood at `now` (Unix seconds)."""
+    moment = time.time() if now is None else now
+    rows = [(state_word(view.status), view.name, view.run_id, sentence(view)) for view in views]
+    lines = [" ".join(row[:3]) + ": " + row[3] for row in rows] or ["No job yet."]
+    return {
+        JOBS_MIME: {"version": VERSION},
+        "text/html": list_html(rows, seen=moment),
+        "text/plain": "\n".join(lines),
+    }
 
 
 def state_word(status: Status) -> str:
@@ -103,14 +116,11 @@ def _thinned(points: Sequence[Sequence[Any]], budget: int) -> list[list[Any]]:
 
 
 def _page(view: RunView, series: Sequence[Series], *, now: float) -> Page:
-    words = sentence(view)
-    if view.status is Status.KILLED:
-        words = words.replace("Killed", _WORDS[Status.KILLED], 1)
     seen = now if not view.status.terminal else None
     return Page(
         view=view,
         word=_WORDS[view.status],
-        sentence=words,
+        sentence=sentence(view),
         size=_size(view),
         took=duration(elapsed(view, now=now)) if view.created else "",
         seen=seen,
@@ -144,7 +154,7 @@ def _rows(view: RunView, series: Sequence[Series]) -> list[Row]:
 
 def _name(key: str) -> str:
     if key in RATES:
-        return "throughput"
+        return f"throughput ({RATES[key].partition('/')[0]})"
     return "step time" if key == STEP_KEY else MEMORY.get(key, key)
 
 

@@ -1,14 +1,19 @@
-"""`slicelift.show` and `slicelift.jobs`: the card and the list as widgets, for notebooks outside JupyterLab's extension."""
+"""`slicelift.show` and `slicelift.jobs`: the card and the list.
+
+An output holds them three times: as the data of our extension, which needs no kernel; as a widget, for notebooks
+without the extension; and as a page, for places with neither.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slicelift.errors import SliceliftError, UserError
 from slicelift.models import RunView
-from slicelift.widgets.bundle import MIME
+from slicelift.widgets.bundle import MIME, make_list_bundle
 from slicelift.widgets.faults import told_briefly
 from slicelift.widgets.shown import bundle_of, find_run
 
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).parent / "static" / "widget.js"
 RUN, JOBS = "run", "jobs"
+_LISTED = 30
 
 _classes: list[type[AnyWidget]] = []
 
@@ -39,8 +45,13 @@ def show(run: str | RunView = "last", *, home: Path | None = None) -> AnyWidget:
 def jobs() -> AnyWidget:
     """The list of all of the user's runs as a widget. Raises `anywidget-missing`."""
     with told_briefly():
-        plain = "Your jobs: open this notebook in Jupyter, or call `slicelift jobs` in a terminal."
-        return _widget_class()(view=JOBS, page={"text/plain": plain})
+        kind = _widget_class()
+        from slicelift.launcher_client import find  # httpx takes a quarter of a second
+
+        newest: Sequence[RunView] = ()
+        with suppress(SliceliftError), find() as client:  # away: the list itself says so, and waits for it
+            newest = client.jobs(limit=_LISTED)
+        return kind(view=JOBS, page=make_list_bundle(newest))
 
 
 def _widget_class() -> type[AnyWidget]:
@@ -74,7 +85,7 @@ def _make_class(anywidget: Any, script: str) -> type[AnyWidget]:
     import traitlets
 
     class RunWidget(anywidget.AnyWidget):  # type: ignore[misc]  # its base is only known here
-        """One card, or the list of jobs. `page` stays in Python: what a static page shows in its place."""
+        """One card, or the list of jobs. `page` stays in Python: what is shown in its place where no widget lives."""
 
         _esm = script
         view = traitlets.Unicode(RUN).tag(sync=True)
@@ -83,12 +94,9 @@ def _make_class(anywidget: Any, script: str) -> type[AnyWidget]:
         page = traitlets.Dict()
 
         def _repr_mimebundle_(self, **options: Any) -> Any:
-            """The widget, and for places without widgets the page as it was when the cell ran."""
+            """The widget beside the data of our extension and the page as it was when the cell ran."""
             bundle = super()._repr_mimebundle_(**options)
             data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-            static: Mapping[str, Any] = {
-                name: text for name, text in self.page.items() if name.startswith("text/")
-            }
-            return ({**(data or {}), **static}, metadata)
+            return ({**(data or {}), **self.page}, metadata)
 
     return RunWidget

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-from slicelift.models import Failure, ModelVersionView, RunView, Status
+from slicelift.models import Failure, ModelVersionView, RunView, Status, place_text
 
 _BOX = (
     "border:1px solid #8c959f;border-radius:6px;padding:8px 14px;max-width:860px;"
@@ -55,6 +55,16 @@ def html(page: Page) -> str:
     return f'<div class="sl-static" style="{_BOX}">{"".join(_parts(page))}</div>'
 
 
+def list_html(rows: Sequence[tuple[str, str, str, str]], *, seen: float) -> str:
+    """The list of jobs, one `div`: word, name, run id and sentence of each."""
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{_CELL}">{escape(text)}</td>' for text in row) + "</tr>" for row in rows
+    )
+    table = f'<table style="border-collapse:collapse;font-size:13px"><tbody>{body}</tbody></table>'
+    told = f"Your jobs as they stood at {_moment(seen)}." if rows else "No job yet."
+    return f'<div class="sl-static" style="{_BOX}">{_paragraph(told)}{table if rows else ""}</div>'
+
+
 def _parts(page: Page) -> Iterator[str]:
     view = page.view
     colour = _COLOURS.get(view.status, _OTHER_COLOUR)
@@ -78,9 +88,9 @@ def _paragraph(content: str) -> str:
 def _failure(failure: Failure, notebook: str) -> Iterator[str]:
     """Where in the notebook, the line itself, and the end of the traceback."""
     if failure.cell is not None:
-        line = f", line {failure.line}" if failure.line is not None else ""
         source = f": <code>{escape(failure.source.strip())}</code>" if failure.source.strip() else ""
-        yield _paragraph(f"{escape(failure.file or notebook)}, cell {failure.cell}{line}{source}")
+        place = f"{failure.file or notebook}, {place_text(failure.cell, failure.line)}"
+        yield _paragraph(escape(place) + source)
     lines = failure.traceback.rstrip().splitlines()
     if lines:
         shown = (["..."] if len(lines) > _MOST_TRACEBACK else []) + lines[-_MOST_TRACEBACK:]

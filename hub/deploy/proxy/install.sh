@@ -8,7 +8,8 @@ build=../../../.build/proxy
 venv=../../../.venv/bin
 stamp=$build/slicelift.stamp
 wanted=$(cat package.json package-lock.json .npmrc | cksum | tr ' ' -)
-[ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && exit 0
+program=$build/node_modules/configurable-http-proxy/bin/configurable-http-proxy
+[ -f "$program" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && exit 0
 
 printf '• proxy: installing %s\n' "$(sed -n 's/.*"\(configurable-http-proxy\)": "\(.*\)".*/\1 \2/p' package.json)"
 mkdir -p "$build"

@@ -171,22 +171,22 @@ def _make_policy(settings: Settings, backend: Backend, pools: Mapping[str, Pool]
         queues=settings.queues,
         leased=backend.leased,
         rules=settings.rules.current,
-        preset_seconds=_wall_times(backend).get,
+        presets=_presets(backend),
     )
 
 
-def _wall_times(backend: Backend) -> dict[str, float]:
-    """The seconds of presets that limit them. Raises `presets-invalid`. One machine ignores what presets say of clusters."""
-    if backend.leased:
-        return {}
-    # backends of clusters have presets of their admin's
+def _presets(backend: Backend) -> dict[str, float | None]:
+    """Every preset's wall time in seconds, where it has one. Raises `presets-invalid`.
+
+    One machine ignores what presets say of clusters; backends of clusters have presets of their admin's.
+    """
     file = getattr(backend, "presets_file", "")
     try:
         known = presets.load(Path(file) if file else presets.SHIPPED).presets
     except ProfileError as error:
         raise SliceliftError(error.code, error.message, error.hint) from error
-    hours = {preset.name: preset.cluster.max_hours for preset in known}
-    return {name: 3600 * limit for name, limit in hours.items() if limit is not None}
+    hours = {preset.name: None if backend.leased else preset.cluster.max_hours for preset in known}
+    return {name: None if limit is None else 3600 * limit for name, limit in hours.items()}
 
 
 def _make_authenticators(settings: Settings, ledger: Ledger) -> tuple[Authenticator, ...]:

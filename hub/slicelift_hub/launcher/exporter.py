@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +28,7 @@ from slicelift_hub.launcher.mlflow_server import TrackerState
 from slicelift_hub.launcher.series import MAX_BUCKETS, Fold
 
 _T = TypeVar("_T")
+_Known = TrackedRun | ClosingRun | ExportBatch
 _log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 0.5
@@ -38,6 +40,16 @@ _FAULTS = 6
 _REST_SECONDS = 60.0
 # what the launcher knows better than the job's own mlflow code
 _RESERVED_TAGS = ("slicelift.", "mlflow.source.", "mlflow.user", "mlflow.parentRunId")
+# the two threads: what rests in one goes on in the other
+_RUNS, _MODELS = "runs", "models"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rest:
+    """A run that could not be told, and when it is tried again (monotonic seconds)."""
+
+    until: float
+    why: str
 
 
 class Exporter:
@@ -65,7 +77,7 @@ class Exporter:
         self._clients: dict[str, Mlflow] = {}
         self._clients_url = ""
         self._client_lock = threading.Lock()
-        self._resting: dict[str, float] = {}
+        self._rests: dict[tuple[str, str], _Rest] = {}
         self._faults: dict[str, int] = {}
 
     def start(self) -> None:
@@ -86,18 +98,23 @@ class Exporter:
     def export_runs(self) -> None:
         """One round over runs and points. Raises `Unavailable` when MLflow is away."""
         for run in self._ledger.runs_to_open():
-            self._step(run.run_id, self._open, self._mlflow(run.owner), run)
+            self._step(_RUNS, run, self._open, run)
         for run in self._ledger.runs_to_reopen():
-            self._step(run.run_id, self._reopen, self._mlflow(run.owner), run)
+            self._step(_RUNS, run, self._reopen, run)
         while not self._stopping.is_set() and self._export_points():
             pass
         for end in self._ledger.runs_to_close():
-            self._step(end.run_id, self._close, self._mlflow(end.owner), end)
+            self._step(_RUNS, end, self._close, end)
 
     def export_models(self) -> None:
         """One round over model versions. Raises `Unavailable` when MLflow is away."""
         for pending in self._ledger.versions_to_register():
-            self._step(pending.run.run_id, self._register, self._mlflow(pending.run.owner), pending)
+            self._step(_MODELS, pending.run, self._register, pending)
+
+    def fault(self, run_id: str) -> str:
+        """Why MLflow lacks something of this run that it was told; "" while all goes well. Never blocks."""
+        rests = (self._rests.get((lane, run_id)) for lane in (_RUNS, _MODELS))
+        return next((rest.why for rest in rests if rest is not None), "")
 
     def _repeat(self, work: Callable[[], None]) -> None:
         """Run `work` every half second while MLflow is up, less often after a failure; never ends by one."""
@@ -125,24 +142,44 @@ class Exporter:
                 self._clients[account.name] = Mlflow(url, account)
             return self._clients[account.name]
 
-    def _step(self, run_id: str, work: Callable[[Mlflow, _T], None], mlflow: Mlflow, subject: _T) -> None:
-        """One step for one run, so that a run that MLflow refuses holds up no other."""
-        if self._resting.get(run_id, 0.0) > time.monotonic():
+    def _step(self, lane: str, run: _Known, work: Callable[[Mlflow, _T], None], subject: _T) -> None:
+        """One step for one run, so that a run that cannot be told, for whatever reason, holds up no other."""
+        if run.run_id in self._resting(lane):
             return
         try:
-            work(mlflow, subject)
-        except RunGone:
-            self._make_again(mlflow, run_id)
+            mlflow = self._mlflow(run.owner)
+            try:
+                work(mlflow, subject)
+            except RunGone:
+                self._make_again(mlflow, run.run_id)
         except Unavailable as fault:
             if fault.code != "tracker-fault":
                 raise
-            self._rest(run_id, fault, seconds=_LONGEST_PAUSE_SECONDS)
+            self._rest(lane, run.run_id, why=fault.message, seconds=_LONGEST_PAUSE_SECONDS)
         except SliceliftError as refusal:
-            self._rest(run_id, refusal, seconds=_REST_SECONDS)
+            self._rest(lane, run.run_id, why=refusal.message, seconds=_REST_SECONDS)
+        except Exception as error:  # noqa: BLE001 - whatever one run brings about, the others are told
+            _log.exception("The export of %s failed", run.run_id)
+            message = f"The export to MLflow failed ({type(error).__name__}); the launcher's log says more."
+            self._rest(lane, run.run_id, why=message, seconds=_REST_SECONDS)
+        else:
+            self._recover(lane, run.run_id)
 
-    def _rest(self, run_id: str, refusal: SliceliftError, *, seconds: float) -> None:
-        self._resting[run_id] = time.monotonic() + seconds
-        _log.warning("MLflow does not take %s (tried again in %d s): %s", run_id, seconds, refusal)
+    def _resting(self, lane: str) -> set[str]:
+        now = time.monotonic()
+        rests = list(self._rests.items())
+        return {run_id for (of, run_id), rest in rests if of == lane and rest.until > now}
+
+    def _rest(self, lane: str, run_id: str, *, why: str, seconds: float) -> None:
+        before = self.fault(run_id)
+        self._rests[(lane, run_id)] = _Rest(until=time.monotonic() + seconds, why=why)
+        _log.warning("MLflow does not take %s (tried again in %d s): %s", run_id, seconds, why)
+        if self.fault(run_id) != before:
+            self._changed(run_id)
+
+    def _recover(self, lane: str, run_id: str) -> None:
+        if self._rests.pop((lane, run_id), None) is not None:
+            self._changed(run_id)
 
     def _open(self, mlflow: Mlflow, run: TrackedRun) -> None:
         self._ledger.set_mlflow_run(run.run_id, tracking.open_run(mlflow, run))
@@ -154,28 +191,26 @@ class Exporter:
 
     def _export_points(self) -> bool:
         """The oldest batches, one call per run as far as possible; whether there may be more."""
-        batches = self._ledger.batches_to_export(_BATCHES)
+        batches = self._ledger.batches_to_export(_BATCHES, without=self._resting(_RUNS))
         by_run = sorted(batches, key=lambda batch: batch.run_id)  # stable: in order within a run
-        for run_id, mine in groupby(by_run, key=lambda batch: batch.run_id):
-            self._export_run(run_id, list(mine))
+        for _, mine in groupby(by_run, key=lambda batch: batch.run_id):
+            listed = list(mine)
+            self._step(_RUNS, listed[0], self._export_run, listed)
         return len(batches) == _BATCHES
 
-    def _export_run(self, run_id: str, batches: list[ExportBatch]) -> None:
-        mlflow = self._mlflow(batches[0].owner)
+    def _export_run(self, mlflow: Mlflow, batches: list[ExportBatch]) -> None:
+        run_id = batches[0].run_id
         try:
             skip_faults = self._faults.get(run_id, 0) >= _FAULTS
             refused = _send(mlflow, run_id, batches, skip_faults=skip_faults)
-        except RunGone:
-            self._make_again(mlflow, run_id)
         except Unavailable as fault:
             if fault.code == "tracker-fault":
                 self._faults[run_id] = self._faults.get(run_id, 0) + 1
             raise
-        else:
-            self._faults.pop(run_id, None)
-            self._ledger.mark_exported([batch.batch_id for batch in batches])
-            if refused:
-                _log.warning("MLflow refused %d points of %s, such as %s", len(refused), run_id, refused[0])
+        self._faults.pop(run_id, None)
+        self._ledger.mark_exported([batch.batch_id for batch in batches])
+        if refused:
+            _log.warning("MLflow refused %d points of %s, such as %s", len(refused), run_id, refused[0])
 
     def _close(self, mlflow: Mlflow, end: ClosingRun) -> None:
         """Tell the end; before it, tag the versions that the job registered by its own mlflow code."""

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from slicelift.errors import Denied, NotFound, SliceliftError, Unavailable, UserError
+from slicelift.json_body import read_object
 from sqlalchemy.exc import OperationalError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
@@ -122,14 +123,7 @@ class Handler(RequestHandler):
 
     def json_body(self) -> dict[str, Any]:
         """The body as a JSON object; an empty one is `{}`. Raises `bad-json`."""
-        raw = self.body()
-        try:
-            value = json.loads(raw) if raw.strip() else {}
-        except (ValueError, RecursionError) as error:
-            raise UserError("bad-json", f"The body is no JSON: {error}.", "Send a JSON object.") from error
-        if not isinstance(value, dict):
-            raise UserError("bad-json", f"The body is a {type(value).__name__}.", "Send a JSON object.")
-        return value
+        return read_object(self.body())
 
     def answer(self, value: Any, status: int = 200) -> None:
         """Finish with JSON."""

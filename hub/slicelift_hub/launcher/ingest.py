@@ -113,7 +113,13 @@ class Ingest:
             if known is None:
                 return view
             ranks = known.live.ranks([dict(row) for row in view.ranks])
-            return replace(view, latest=known.live.latest(), dropped_points=known.live.dropped, ranks=ranks)
+            return replace(
+                view,
+                latest=known.live.latest(),
+                ranks=ranks,
+                dropped_points=known.live.dropped,
+                dropped_by=dict(known.live.dropped_by),
+            )
 
     def checkpoint(self) -> bool:
         """Save what changed; whether there was anything. After a failure everything is saved the next time."""
@@ -177,7 +183,7 @@ class Ingest:
                 _fold_line(into, batch.rank, line, points)
             except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
                 # it is in the log and acknowledged; a line that means nothing must not stop those behind it
-                into.live.dropped += 1
+                into.live.drop("not-understood")
         return points
 
     def _mark_again(self, marks: dict[str, tuple[set[tuple[int, str]], bool]]) -> None:
@@ -215,7 +221,8 @@ def _fold_line(into: _Folded, rank: int, line: Line, points: list[list[Any]]) ->
     elif kind == "checkpoint":
         into.live.checkpoint = {"step": step, "path": str(line["path"]), "time": time}
     elif kind == "dropped":
-        into.live.dropped += int(line["n"])
+        why = "not-understood" if line.get("why") == "not-understood" else "spool-full"
+        into.live.drop(why, int(line["n"]))
 
 
 def _fold_metrics(
@@ -223,10 +230,13 @@ def _fold_metrics(
 ) -> None:
     for key, given in metrics.items():
         value, place = float(given), (rank, key)
-        fold = into.folds.get(place) or Fold()
-        if not fold.count and (len(into.folds) >= MAX_SERIES or not 0 < len(key) <= _LONGEST_KEY):
-            into.live.dropped += 1
+        if not 0 < len(key) <= _LONGEST_KEY:
+            into.live.drop("name-too-long")
             continue
+        if place not in into.folds and len(into.folds) >= MAX_SERIES:
+            into.live.drop("too-many-names")
+            continue
+        fold = into.folds.get(place) or Fold()
         fold.add(step, time, value)
         into.folds[place] = fold
         into.changed.add(place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,9 +98,11 @@ class ExportRows(Rows):
         """MLflow has the run RUNNING again, for this attempt."""
         self._mark_tracked(run_id, attempt, "open")
 
-    def batches_to_export(self, limit: int) -> list[ExportBatch]:
-        """The oldest batches that MLflow lacks, of runs that it knows."""
-        known = (batches.c.exported.is_(False), runs.c.mlflow_run_id.is_not(None))
+    def batches_to_export(self, limit: int, *, without: Collection[str] = ()) -> list[ExportBatch]:
+        """The oldest batches that MLflow lacks, of runs that it knows; those of the runs `without` are left out."""
+        known = [batches.c.exported.is_(False), runs.c.mlflow_run_id.is_not(None)]
+        if without:
+            known.append(batches.c.run_id.not_in(without))
         columns = (batches, runs.c.owner, runs.c.mlflow_run_id)
         query = select(*columns).join(runs, runs.c.run_id == batches.c.run_id).where(*known)
         with self.reading() as connection:

@@ -65,11 +65,11 @@ class NodeRows(Rows):
             drained = row.drained or all_ended(nodes, workers=workers)
             shown = dumps(fold_ranks(nodes))
             _put(connection, row, nodes=dumps(nodes), ranks=shown, drained=drained)
+            changed = drained and not row.drained
             if self.leased or row.status != Status.FAILED:
-                return False
-            return _explain(
-                connection, row, fold_end(before, workers=workers), fold_end(nodes, workers=workers)
-            )
+                return changed
+            ends = fold_end(before, workers=workers), fold_end(nodes, workers=workers)
+            return _explain(connection, row, *ends) or changed
 
     def observe(self, attempt_id: str, status: JobStatus) -> bool:
         """Fold one look of the backend into the ledger; whether anything changed.

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, Select, select
 from slicelift_hub import leases
 from slicelift_hub.launcher.ledger_assets import version_view
 from slicelift_hub.launcher.ledger_rows import Rows
+from slicelift_hub.launcher.ledger_runs import DELIVERING
 from slicelift_hub.launcher.live import Live
 from slicelift_hub.launcher.tables import attempts, changes, runs, versions
 
@@ -151,7 +152,7 @@ def _view(
         attempt=row.attempt,
         handle=row.handle,
         mlflow_run_id=row.mlflow_run_id,
-        phase=row.phase,
+        phase=_phase(row),
         reason=row.reason,
         message=row.message,
         position=position,
@@ -162,11 +163,17 @@ def _view(
         ended=row.ended,
         latest=live.latest(),
         dropped_points=live.dropped,
+        dropped_by=live.dropped_by,
         ranks=live.ranks(json.loads(row.ranks)),
         history=history,
         models=models,
         tracked=tracked,
     )
+
+
+def _phase(row: Row[Any]) -> str:
+    """Its word; "delivering" only until the agent has sent everything, or nobody waits for it any more."""
+    return "ended" if row.phase == DELIVERING and (row.drained or row.discarded) else str(row.phase)
 
 
 def _attempt_view(row: Row[Any]) -> dict[str, Any]:
@@ -183,6 +190,7 @@ def _attempt_view(row: Row[Any]) -> dict[str, Any]:
         "ranks": list(live.ranks(json.loads(row.ranks))),
         "failure": None if row.failure is None else json.loads(row.failure),
         "dropped_points": live.dropped,
+        "dropped_by": live.dropped_by,
         "params": live.params,
         "tags": live.tags,
         "checkpoint": live.checkpoint,

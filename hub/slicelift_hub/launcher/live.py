@@ -6,16 +6,16 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-MAX_NAMES = 1000
+MAX_WORDS = 1000
 MAX_TEXT = 8000
 
 
 @dataclass(kw_only=True)
 class Live:
-    """Folded from the log of events; small whatever a job logs.
+    """Folded from the log of events; small whatever a job logs: who folds sees to the number of metrics.
 
     `metrics` maps a name (`loss` of rank 0, `rank/3/loss` of others) to [step, value, time]; `seen` maps a rank to
-    [time of its last line, its last step]; `dropped` counts points that were thinned before they were sent.
+    [time of its last line, its last step]; `dropped` counts points that are not here, `dropped_by` them by reason.
     """
 
     metrics: dict[str, list[Any]] = field(default_factory=dict)
@@ -23,6 +23,7 @@ class Live:
     tags: dict[str, str] = field(default_factory=dict)
     checkpoint: dict[str, Any] | None = None
     dropped: int = 0
+    dropped_by: dict[str, int] = field(default_factory=dict)
     seen: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
@@ -38,14 +39,19 @@ class Live:
         """Keep the value if it is not older than the known one: what was logged last, not the highest step."""
         name = key if rank == 0 else f"rank/{rank}/{key}"
         known = self.metrics.get(name)
-        if (known is None and len(self.metrics) < MAX_NAMES) or (known is not None and time >= known[2]):
+        if known is None or time >= known[2]:
             self.metrics[name] = [step, value, time]
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count points that were lost or left out, by one of the reasons of `RunView.dropped_by`."""
+        self.dropped += count
+        self.dropped_by[reason] = self.dropped_by.get(reason, 0) + count
 
     def set_words(self, kind: str, words: dict[str, Any]) -> None:
         """Parameters (`param`) or tags (`tag`), as text, newest wins."""
         target = self.params if kind == "param" else self.tags
         for name, value in words.items():
-            if name in target or len(target) < MAX_NAMES:
+            if name in target or len(target) < MAX_WORDS:
                 target[str(name)[:250]] = str(value)[:MAX_TEXT]
 
     def touch(self, rank: int, *, time: float, step: int | None) -> None:

@@ -8,8 +8,10 @@ docs/tracking.md has the reasons.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from slicelift_hub.launcher.names import is_plain
 
 _API_2 = r"(?:api|ajax-api)/2\.0/mlflow/"
 _API_3 = r"(?:api|ajax-api)/3\.0/mlflow/"
@@ -46,8 +48,8 @@ _FAMILIES = (
 _PAGES = (r"", r"graphql", r"static-files/.+")
 _EXPOSED = re.compile("|".join(_FAMILIES))
 _EXPOSED_PAGES = re.compile("|".join(_PAGES))
-# places that a caller could point MLflow's process to, in tags and in fields
-_PLACE_TAG = "mlflow.artifactLocation"
+# tags of traces that name a place: MLflow's process reads, and of the second one also deletes, what lies there
+PLACE_TAGS = ("mlflow.artifactLocation", "mlflow.trace.archiveLocation")
 _SOURCES = re.compile(r"(?:mlflow-artifacts:|models:|runs:)/.*|[^:]*", re.DOTALL)
 
 # one thing by all its spellings: protobuf's JSON has two of each name
@@ -75,7 +77,7 @@ def is_exposed(method: str, path: str, *, pages: bool = False) -> bool:
 
     GraphQL is for pages alone, and by POST alone: a link must not be a query.
     """
-    if any(part in (".", "..") for part in path.split("/")) or not path.isprintable() or "\\" in path:
+    if any(part in (".", "..") for part in path.split("/")) or "\\" in path or not is_plain(path):
         return False
     if _EXPOSED.fullmatch(path):
         return True
@@ -99,11 +101,20 @@ def find_foreign_place(path: str, body: Any) -> str | None:
     return next(_place_tags(body), None)
 
 
-def find_ambiguity(path: str, query: Iterable[tuple[str, str]], body: Any) -> str | None:
-    """What a call names twice in different ways, in its path, query and body; None if all is clear.
+def find_ambiguity(method: str, path: str, *, query: Sequence[tuple[str, str]], body: Any) -> str | None:
+    """Why a call can be read in two ways, as the end of a sentence; None if all is clear.
 
-    MLflow's auth app and its handlers do not always look in the same place for it.
+    MLflow's auth app and its handlers do not always look in the same place, and handlers decode a string once more.
     """
+    if not isinstance(body, dict | None):
+        return "has a body that is no JSON object"
+    if body and (query or method == "GET"):
+        return "has a query and a body, or a body where none belongs"
+    thing = _named_twice(path, query, body)
+    return f"names its {thing} twice, and not the same one" if thing else None
+
+
+def _named_twice(path: str, query: Sequence[tuple[str, str]], body: dict[str, Any] | None) -> str | None:
     found: dict[str, set[str]] = {}
     for rule, thing in _PATH_THINGS:
         match = rule.search(path)
@@ -123,8 +134,9 @@ def find_ambiguity(path: str, query: Iterable[tuple[str, str]], body: Any) -> st
 
 def _place_tags(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        if value.get("key") == _PLACE_TAG or _PLACE_TAG in value:
-            yield str(value.get("value", value.get(_PLACE_TAG)))
+        if value.get("key") in PLACE_TAGS:
+            yield str(value.get("value"))
+        yield from (str(value[tag]) for tag in PLACE_TAGS if tag in value)
         for item in value.values():
             yield from _place_tags(item)
     elif isinstance(value, list):

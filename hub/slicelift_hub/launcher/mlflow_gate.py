@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from slicelift.errors import NotFound, UserError
+from slicelift.errors import NotFound
+from slicelift.json_body import read_object
 
 from slicelift_hub.launcher.mlflow_exposed import is_exposed
 from slicelift_hub.launcher.mlflow_link import Link
@@ -17,7 +18,7 @@ from slicelift_hub.launcher.mlflow_translation import Call
 from slicelift_hub.launcher.passthrough import MlflowHandler
 
 # bodies that are a file's content, or no JSON
-_RAW = ("upload-artifact", "v1/traces")
+_RAW = re.compile(r"(?:api|ajax-api)/2\.0/mlflow/upload-artifact|v1/traces")
 
 
 class GateHandler(MlflowHandler):
@@ -53,7 +54,7 @@ class GateHandler(MlflowHandler):
             query=tuple(parse_qsl(self.request.query, keep_blank_values=True)),
             headers=self.passed_headers(),
         )
-        raw = call.is_file or path.endswith(_RAW)
+        raw = call.is_file or _RAW.fullmatch(path)
         return call if raw else Call(**{**vars(call), "json": self._json()})
 
     def _json(self) -> Any:
@@ -62,13 +63,7 @@ class GateHandler(MlflowHandler):
         A string, too: MLflow would take it for JSON once more.
         """
         body = self.small_body()
-        try:
-            value = json.loads(body) if body else None
-        except (ValueError, RecursionError) as error:
-            raise UserError("bad-json", f"The body is no JSON: {error}.", "Send a JSON object.") from error
-        if not isinstance(value, dict | None):
-            raise UserError("bad-json", f"The body is a {type(value).__name__}.", "Send a JSON object.")
-        return value
+        return read_object(body) if body else None
 
     async def _exchange(self, link: Link, call: Call) -> None:
         content, size = await self.content_of(call)

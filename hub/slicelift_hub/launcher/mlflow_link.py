@@ -40,6 +40,8 @@ class Link:
     ) -> AsyncIterator[httpx.Response]:
         """Send a call and yield the answer, not yet read. Raises `Unavailable` or `BrokenOff`."""
         headers = dict(call.headers)
+        if call.json is not None:
+            headers["Content-Type"] = "application/json"  # MLflow's auth app looks into no other kind of body
         if size or call.method != "GET":
             headers["Content-Length"] = str(size)
         headers["Accept-Encoding"] = "identity"  # bytes go through as they are

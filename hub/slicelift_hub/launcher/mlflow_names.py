@@ -13,12 +13,11 @@ from typing import Any
 
 from slicelift.tracking_account import Account
 
-from slicelift_hub.launcher.mlflow_translation import Call
+from slicelift_hub.launcher.mlflow_translation import ONE_EXPERIMENT, SOME_EXPERIMENTS, Call
 
 DEFAULT_EXPERIMENT = "Default"
 NOBODYS_EXPERIMENT = "0"
-_ONE_EXPERIMENT = ("experiment_id", "experimentId", "x-mlflow-experiment-id")
-_SOME_EXPERIMENTS = ("experiment_ids", "experimentIds")
+_ONE_EXPERIMENT = (*ONE_EXPERIMENT, "x-mlflow-experiment-id")
 _EXPERIMENTS = re.compile(r".*/mlflow/experiments/[\w-]+")
 _MODELS = re.compile(r".*/mlflow/(?:registered-models|model-versions)/[\w-]+|model-versions/get-artifact")
 # protobuf's JSON has two spellings of each
@@ -49,7 +48,7 @@ def named_inward(call: Call, account: Account, *, default_experiment: str) -> Ca
 def names_nobodys_experiment(call: Call) -> bool:
     """Whether the owner's own `Default` must be known for `named_inward`."""
     named = (*call.query, *call.headers.items())
-    places = (*_ONE_EXPERIMENT, *_SOME_EXPERIMENTS)
+    places = (*_ONE_EXPERIMENT, *SOME_EXPERIMENTS)
     asked = any(key.lower() in places and text == NOBODYS_EXPERIMENT for key, text in named)
     return asked or _placed(call.json, "") != call.json
 
@@ -101,7 +100,7 @@ def _in_source(text: str, rename: Callable[[str], str]) -> str:
 
 
 def _query_value(key: str, text: str, renamed: Callable[[str, str], str], default: str) -> str:
-    here = key.lower() in _ONE_EXPERIMENT or key in _SOME_EXPERIMENTS
+    here = key.lower() in _ONE_EXPERIMENT or key in SOME_EXPERIMENTS
     return default if here and text == NOBODYS_EXPERIMENT else renamed(key, text)
 
 
@@ -127,7 +126,7 @@ def _placed(value: Any, default: str) -> Any:
     for key, item in value.items():
         if key in _ONE_EXPERIMENT and str(item) == NOBODYS_EXPERIMENT:
             placed[key] = default
-        elif key in _SOME_EXPERIMENTS and isinstance(item, list):
+        elif key in SOME_EXPERIMENTS and isinstance(item, list):
             placed[key] = [default if str(one) == NOBODYS_EXPERIMENT else one for one in item]
         else:
             placed[key] = _placed(item, default)

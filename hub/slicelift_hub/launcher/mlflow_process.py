@@ -105,6 +105,7 @@ def _guarded() -> Any:
 
     app = auth.create_app()
     _restore_grants(auth.store)
+    _keep_traces_apart()
     return app
 
 
@@ -148,6 +149,18 @@ def _restore_grants(store: Any) -> None:
         if mark and not {(kind, key), ("prompt", key)} & granted:
             _ensure_user(store, account)
             store.grant_user_permission(account, kind, key, "MANAGE")
+
+
+def _keep_traces_apart() -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+    from mlflow.store.tracking.dbmodels.models import SqlAssessments, SqlTraceInfo
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    from slicelift_hub.launcher.mlflow_traces import Rows, keep_apart
+
+    rows = Rows(traces=SqlTraceInfo, assessments=SqlAssessments)
+    keep_apart(SqlAlchemyStore, rows, refusal=lambda why: MlflowException(why, PERMISSION_DENIED))
 
 
 def _die_with(parent: int) -> None:

@@ -18,12 +18,17 @@ from slicelift.errors import Denied
 from slicelift_hub.launcher.mlflow_exposed import is_exposed
 
 CHILD_TAG = "slicelift.child"
+# protobuf's JSON has two spellings of each
+ONE_EXPERIMENT = ("experiment_id", "experimentId")
+SOME_EXPERIMENTS = ("experiment_ids", "experimentIds")
 _OURS = "slicelift."
 _ARTIFACT = re.compile(r"(?:api|ajax-api)/2\.0/mlflow-artifacts/(?:artifacts|mpu/\w+|presigned/\w+)/(.+)")
 _ARTIFACT_LIST = re.compile(r"(?:api|ajax-api)/2\.0/mlflow-artifacts/artifacts/?")
 _CLOSED = re.compile(r".*/mlflow/(experiments/(create|delete|restore|update|delete-experiment-tag)|users/.*)")
-_ONE_EXPERIMENT = ("experiment_id", "experimentId")
-_RUN_FIELDS = ("run_id", "run_uuid", "source_run_id", "run_ids")
+_RUN_FIELDS = (
+    *("run_id", "run_uuid", "source_run_id", "run_ids"),
+    *("runId", "runUuid", "sourceRunId", "runIds"),
+)
 # calls that change nothing though they are not GET
 _READING = re.compile(
     r".*/(search|search-traces|batchGet|bulk-interval|download-uri)|.*/mlflow/traces/search"
@@ -120,7 +125,8 @@ def _inward_text(text: str, ids: Ids) -> str:
 
 
 def _inward_query(key: str, value: str, ids: Ids) -> str:
-    return ids.experiment if key in (*_ONE_EXPERIMENT, "experiment_ids") else _inward_text(value, ids)
+    here = key in (*ONE_EXPERIMENT, *SOME_EXPERIMENTS)
+    return ids.experiment if here else _inward_text(value, ids)
 
 
 def _inward_header(key: str, value: str, ids: Ids) -> str:
@@ -136,9 +142,9 @@ def _inward(value: Any, ids: Ids) -> Any:
 
 
 def _inward_field(key: str, value: Any, ids: Ids) -> Any:
-    if key in _ONE_EXPERIMENT:
+    if key in ONE_EXPERIMENT:
         return ids.experiment
-    return [ids.experiment] if key == "experiment_ids" else _inward(value, ids)
+    return [ids.experiment] if key in SOME_EXPERIMENTS else _inward(value, ids)
 
 
 def _is_our_tag(item: Any) -> bool:
@@ -148,7 +154,7 @@ def _is_our_tag(item: Any) -> bool:
 
 
 def _outward_field(key: str, value: Any, ids: Ids) -> Any:
-    same = key in _ONE_EXPERIMENT and value == ids.experiment
+    same = key in ONE_EXPERIMENT and value == ids.experiment
     return ids.local_experiment if same else outward(value, ids)
 
 

@@ -7,6 +7,7 @@ import unicodedata
 from urllib.parse import quote
 
 from slicelift.errors import UserError
+from slicelift.tracking_account import bounded
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PROMOTION = re.compile(r"p-[a-z2-7]{20}")
@@ -63,7 +64,7 @@ def check_alias(text: str) -> str:
 
 def make_folder_name(owner: str) -> str:
     """One folder per owner, whatever the name: what is not plain is percent-encoded, so no two collide."""
-    return quote(owner, safe="").replace(".", "%2E").replace("~", "%7E")
+    return bounded(quote(owner, safe="").replace(".", "%2E").replace("~", "%7E"))
 
 
 def is_plain(text: str) -> bool:

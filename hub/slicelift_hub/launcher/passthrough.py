@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from typing import IO, Any
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import httpx
 from slicelift.errors import Denied, Unavailable, UserError
 from slicelift.runtime.mlflow_ids import local_experiment_id, local_run_id
 from slicelift.tracking_account import Account
+from tornado.iostream import StreamClosedError
 
 from slicelift_hub.launcher.handler import AGENT, Handler
 from slicelift_hub.launcher.mlflow_exposed import find_ambiguity, find_foreign_place
@@ -29,7 +31,10 @@ from slicelift_hub.launcher.mlflow_names import (
     names_nobodys_experiment,
 )
 from slicelift_hub.launcher.mlflow_translation import Call, Ids, inward, named_runs, outward
-from slicelift_hub.launcher.store import TooLarge
+from slicelift_hub.launcher.store import TooLarge, disk_full_named
+
+if TYPE_CHECKING:
+    from tornado.http1connection import HTTP1Connection
 
 _IN_MEMORY_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 1 << 20
@@ -86,10 +91,12 @@ class MlflowHandler(Handler):
 
     async def named(self, link: Link, call: Call) -> Call:
         """The call in MLflow's names. Raises `Denied` (mlflow-place-closed), `UserError` (mlflow-call-ambiguous)."""
-        twice = find_ambiguity(call.path, call.query, call.json)
-        if twice is not None:
-            message = f"{call.method} /{call.path} names its {twice} twice, and not the same one."
-            raise UserError("mlflow-call-ambiguous", message, "Name it once.")
+        unclear = find_ambiguity(call.method, call.path, query=call.query, body=call.json)
+        if unclear is not None:
+            message = f"{call.method} /{call.path} {unclear}."
+            raise UserError(
+                "mlflow-call-ambiguous", message, "Name each thing once, as MLflow's own client does."
+            )
         place = find_foreign_place(call.path, call.json)
         if place is not None:
             message = f"{call.method} /{call.path} names a place of its own for files: {place[:200]}."
@@ -127,10 +134,17 @@ class MlflowHandler(Handler):
         """MLflow's answer as it comes."""
         if "Content-Length" in response.headers:  # only here: a translated answer has a length of its own
             self.set_header("Content-Length", response.headers["Content-Length"])
-        async for chunk in response.aiter_raw(_CHUNK_BYTES):
-            self.write(chunk)
-            await self.flush()
-        await self.finish()
+        with suppress(StreamClosedError):  # the caller went away
+            try:
+                async for chunk in response.aiter_raw(_CHUNK_BYTES):
+                    self.write(chunk)
+                    await self.flush()
+            except httpx.TransportError:
+                if self._headers_written:
+                    # half a file must not pass for a whole one, as the end of a chunked answer would
+                    cast("HTTP1Connection", self.request.connection).stream.close()
+                raise
+            await self.finish()
 
     async def answer_json(self, response: httpx.Response, translate: Translate) -> None:
         """MLflow's answer, translated."""
@@ -219,8 +233,9 @@ class _FileSink:
         self.abort = file.close
 
     def feed(self, chunk: bytes) -> None:
-        """The next piece."""
-        self._file.write(chunk)
+        """The next piece. Raises `store-full`."""
+        with disk_full_named():
+            self._file.write(chunk)
 
 
 async def _blocks(handler: Handler, file: IO[bytes]) -> AsyncIterator[bytes]:

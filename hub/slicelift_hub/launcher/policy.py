@@ -9,21 +9,22 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from slicelift.errors import Denied, Refused, SliceliftError
 from slicelift.models import JobSpec
-from slicelift_profiles import ProfileError, rules
+from slicelift_profiles import ProfileError, presets, rules
 from slicelift_profiles.rules import Rule, Rules
 
 from slicelift_hub.launcher.ledger_limits import WallTime
 from slicelift_hub.launcher.ledger_runs import make_needs
 from slicelift_hub.launcher.names import check_path, check_secret_name, check_sha256, is_plain
+from slicelift_hub.launcher.vault import MAX_SECRETS
 from slicelift_hub.leases import GPUS, SLOTS, Pool
 
-_LONGEST_NAME = 200
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,511}")
 _log = logging.getLogger(__name__)
 
@@ -72,6 +73,29 @@ class RulesFile:
         except OSError:
             return (0, 0, 0)
         return (found.st_mtime_ns, found.st_size, found.st_ino)
+# The most that a spec may hold of each, so that what is accepted can be started and tracked: MLflow takes 500 characters
+# of an experiment behind the owner's account, the system 128 KiB in one variable of an environment.
+LIMITS: Mapping[str, tuple[int, str]] = {
+    "name": (200, "characters"),
+    "experiment": (200, "characters"),
+    "model_name": (200, "characters"),
+    "queue": (100, "characters"),
+    "preset": (100, "characters"),
+    "slice": (100, "characters"),
+    "image": (512, "characters"),
+    "python": (4096, "characters"),
+    "tags": (100, "entries"),
+    "tags: a name": (250, "characters"),
+    "tags: a value": (8000, "characters"),
+    "parameters": (100_000, "bytes"),
+    "parameters: nesting": (50, "levels"),
+    "secrets": (MAX_SECRETS, "entries"),
+    "data": (10_000, "entries"),
+}
+
+
+def _shipped() -> dict[str, float | None]:
+    return dict.fromkeys(presets.load().names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +103,14 @@ class Policy:
     """What one launcher allows; `pools` as the inventory has them.
 
     `leased`: the launcher gives out what the pools hold. Otherwise the backend has queues of its own, and whether they
-    take a job is theirs to say. `preset_seconds` gives the wall time of a preset by its name, where it has one.
+    take a job is theirs to say. `presets` has every known preset's wall time in seconds, None where it has none.
     """
 
     pools: Mapping[str, Pool] = field(default_factory=dict)
     queues: tuple[str, ...] = ("default",)
     leased: bool = True
     rules: Callable[[], Rules] = rules.load
-    preset_seconds: Callable[[str], float | None] = lambda _name: None
+    presets: Mapping[str, float | None] = field(default_factory=_shipped)
     # held from the count of what a person has to the submit, so that two at once do not both pass
     admission: threading.Lock = field(default_factory=threading.Lock)
 
@@ -97,7 +121,9 @@ class Policy:
 
     def check(self, spec: JobSpec, asker: Asker) -> WallTime | None:
         """How long the job may take. Raises `Refused` when it may not run, or could not however long it waited."""
+        _check_sizes(spec)
         _check_words(spec)
+        self._check_preset(spec)
         if spec.slice is not None:
             self._check_slice(spec, spec.slice)
         if self.leased:
@@ -141,7 +167,7 @@ class Policy:
         found = []
         if rule.wall_seconds is not None:
             found.append(WallTime(seconds=float(rule.wall_seconds), source=f"rule {rule.name}"))
-        preset = self.preset_seconds(spec.preset)
+        preset = self.presets.get(spec.preset)
         if preset is not None:
             found.append(WallTime(seconds=preset, source=f"preset {spec.preset}"))
         return min(found, key=lambda limit: limit.seconds, default=None)
@@ -150,6 +176,11 @@ class Policy:
         if spec.queue not in self.queues:
             message = f"There is no queue {spec.queue!r}."
             raise Refused("queue-unknown", message, f"Queues: {', '.join(self.queues)}.")
+
+    def _check_preset(self, spec: JobSpec) -> None:
+        if spec.preset not in self.presets:
+            hint = f"Presets: {', '.join(self.presets)}."
+            raise Refused("unknown-preset", f"There is no preset {spec.preset!r}.", hint)
 
     def _check_slice(self, spec: JobSpec, name: str) -> None:
         if spec.workers != 1 or spec.gpus_per_worker:
@@ -265,12 +296,53 @@ def _text(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def _check_sizes(spec: JobSpec) -> None:
+    """The limits come first: whatever is said later may quote what was sent."""
+    for what, has in _sizes(spec):
+        most, unit = LIMITS[what]
+        if has > most:
+            message = f"The job's `{what}` has {has:,} {unit}; {most:,} are allowed."
+            detail = {"field": what, "has": has, "most": most}
+            raise Refused("spec-too-large", message, "Make it smaller and submit again.", detail=detail)
+
+
+def _sizes(spec: JobSpec) -> Iterator[tuple[str, int]]:
+    for name in ("name", "experiment", "model_name", "queue", "preset", "slice", "image", "python"):
+        yield name, len(getattr(spec, name) or "")
+    for name in ("tags", "secrets", "data"):
+        yield name, len(getattr(spec, name))
+    yield "tags: a name", max(map(len, spec.tags), default=0)
+    yield "tags: a value", max(map(len, spec.tags.values()), default=0)
+    yield "parameters: nesting", _depth(spec.parameters)
+    # as they are handed to the ranks
+    yield "parameters", len(repr(dict(spec.parameters)).encode(errors="surrogatepass"))
+
+
+def _depth(value: Any) -> int:
+    """Levels of lists and objects, without recursion; one more than allowed stands for all deeper ones."""
+    most, depth, level = LIMITS["parameters: nesting"][0], 0, [value]
+    while depth <= most:
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            break
+        depth += 1
+    return depth
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else []
+
+
 def _check_words(spec: JobSpec) -> None:
     check_sha256(spec.snapshot_id)
     for path in (spec.script, spec.notebook):
         check_path(path)
     if spec.cwd not in ("", "."):
         check_path(spec.cwd)
+    for ref in spec.data:
+        check_path(ref.path)
     for name in spec.secrets:
         check_secret_name(name)
     if spec.workers < 1 or spec.gpus_per_worker < 0:
@@ -279,7 +351,7 @@ def _check_words(spec: JobSpec) -> None:
     if not 1 <= spec.least_workers <= spec.workers:
         message = f"Asked were {spec.workers} workers and at least {spec.min_workers}."
         raise Refused("bad-workers", message, "The least is from 1 to the number of workers.")
-    if not spec.name.strip() or len(spec.name) > _LONGEST_NAME or not is_plain(spec.name):
+    if not spec.name.strip() or not is_plain(spec.name):
         raise Refused(
             "bad-name",
             f"{spec.name[:60]!r} cannot be a job's name.",
@@ -288,5 +360,14 @@ def _check_words(spec: JobSpec) -> None:
     if spec.image and not _IMAGE.fullmatch(spec.image):
         message = f"{spec.image[:100]!r} is not an image."
         raise Refused("bad-image", message, "It is like registry/team/lab@sha256:<64 digits>.")
+    for text in (spec.experiment, spec.model_name, *spec.tags):
+        if not is_plain(text):
+            message = f"{text[:60]!r} holds control characters."
+            raise Refused(
+                "bad-name", message, "Names of experiments, models and tags are of printable characters."
+            )
     if not spec.python:
         raise Refused("interpreter-missing", "The spec names no interpreter.", "Name one with --python.")
+    if not is_plain(spec.python):
+        message = f"{spec.python[:60]!r} cannot be the path of an interpreter."
+        raise Refused("interpreter-missing", message, "Name one with --python.")

@@ -85,7 +85,11 @@ class Services:
 
     def complete(self, view: RunView) -> RunView:
         """A view of the ledger with what only memory knows yet."""
-        return replace(self.ingest.complete(view), tracker=self.tracker.state()["status"])
+        tracking = {
+            "tracker": self.tracker.state()["status"],
+            "tracker_message": self.tracker.fault(view.run_id),
+        }
+        return replace(self.ingest.complete(view), **tracking)
 
     def shown(self, view: RunView) -> dict[str, Any]:
         """A view in JSON types, NaN and Infinity by name."""

@@ -45,6 +45,10 @@ class Tracker(Protocol):
         """Under which account MLflow knows an owner."""
         ...
 
+    def fault(self, run_id: str) -> str:
+        """Why this run is not tracked at present, "" while all goes well; never blocks."""
+        ...
+
     def set_alias(self, owner: str, name: str, *, alias: str, version: str) -> None:
         """Let `alias` of the owner's model name another version. Raises `Unavailable` when the registry is away."""
         ...
@@ -71,6 +75,10 @@ class NoTracker:
     def account_of(self, owner: str) -> Account:  # noqa: ARG002
         """See `Tracker`."""
         return NO_ACCOUNT
+
+    def fault(self, run_id: str) -> str:  # noqa: ARG002
+        """See `Tracker`."""
+        return ""
 
     def set_alias(self, owner: str, name: str, *, alias: str, version: str) -> None:  # noqa: ARG002
         """See `Tracker`. There is no registry."""
@@ -133,6 +141,10 @@ class MlflowTracker:
     def account_of(self, owner: str) -> Account:
         """See `Tracker`."""
         return make_account(self._secret, owner) if self._secret else NO_ACCOUNT
+
+    def fault(self, run_id: str) -> str:
+        """See `Tracker`."""
+        return self._exporter.fault(run_id)
 
     def set_alias(self, owner: str, name: str, *, alias: str, version: str) -> None:
         """See `Tracker`."""

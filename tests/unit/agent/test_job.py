@@ -91,7 +91,7 @@ def test_a_raising_rank_is_told_with_cell_and_line(bench: Any, launcher: Any) ->
     assert (failure.rank, failure.exception, failure.cell, failure.line) == (0, "ValueError", 3, 4)
     assert failure.message == "Rank 0 raised ValueError: 坏 loss"
     assert failure.source == "raise ValueError('坏 loss')"
-    assert "笔记 本/n.ipynb, cell 3, line 6" in failure.traceback
+    assert "笔记 本/n.ipynb, cell 4, line 6" in failure.traceback
     assert b"ValueError" in launcher.logs["0"]
     assert launcher.states[-1]["exit"]["failure"]["cell"] == 3
 
@@ -325,6 +325,7 @@ for i in range(20):
         assert status.status is Status.FINISHED
         assert any("is full" in state["message"] for state in launcher.states)
         assert launcher.states[-1]["exit"]["status"] == "FINISHED"
+        assert "was full" in status.message
     finally:
         os.system(f"umount -l '{attempts}'")
 

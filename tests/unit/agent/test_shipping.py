@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from slicelift.errors import NotFound, Unavailable, UserError
-from slicelift.runtime.delivery import Outputs
+from slicelift.runtime.delivery import LEFT_OUT, Outputs
 from slicelift.runtime.folder import AttemptFolder
 from slicelift.runtime.link import Link
 from slicelift.runtime.shipping import Report, Shipper
@@ -169,6 +170,28 @@ def test_an_absent_launcher_is_unavailable(request_json: dict[str, str], launche
     launcher.away()
     with pytest.raises(Unavailable):
         Link(request_json).get_json("secrets")
+
+
+def test_what_is_no_output_is_listed_with_its_reason(tmp_path: Path, link: Link, launcher: Any) -> None:
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    (folder / "came with the snapshot").symlink_to("x")
+    outputs = Outputs(folder, tmp_path / "before.json")
+    outputs.record()
+    (folder / "good").write_text("1")
+    (folder / "dataset").symlink_to("/etc")
+    (folder / "passwd").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "pipe")
+    (folder / os.fsdecode(b"odd\xff")).symlink_to("x")
+    outputs.send(link, final=True)
+    note = launcher.outputs.pop(LEFT_OUT).decode()
+    assert note.splitlines()[1:] == [
+        "'dataset': a link; copy what it leads to",
+        "'odd\\udcff': a link; copy what it leads to",
+        "'passwd': a link; copy what it leads to",
+        "'pipe': a pipe, not a file",
+    ]
+    assert launcher.outputs == {"good": b"1"}
 
 
 def test_outputs_are_sent_when_quiet_and_again_when_changed(

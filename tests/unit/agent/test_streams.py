@@ -78,7 +78,7 @@ def test_a_lost_line_is_filled_by_a_note(tmp_path: Path, broken: str) -> None:
     write(tmp_path, 1, event(1), broken, event(3))
     lines = spool.batch(100)[0][1]
     assert [line.q for line in lines] == [1, 2, 3]
-    assert json.loads(lines[1].raw) == {"q": 2, "t": 0.0, "k": "dropped", "n": 1}
+    assert json.loads(lines[1].raw) == {"q": 2, "t": 0.0, "k": "dropped", "n": 1, "why": "not-understood"}
 
 
 def test_an_agent_that_starts_anew_begins_where_the_disk_begins(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_refused_line_is_replaced_by_a_note_of_what_it_held(tmp_path: Path) ->
     spool = Spool(tmp_path)
     stream, lines = spool.batch(1)[0]
     note = note_of_loss(lines[0])
-    assert json.loads(note.raw) == {"q": 1, "t": 0.0, "k": "dropped", "n": 7}
+    assert json.loads(note.raw) == {"q": 1, "t": 0.0, "k": "dropped", "n": 7, "why": "not-understood"}
     stream.acknowledge(1)
     assert numbers(spool.batch(100)) == [2]
 

@@ -76,7 +76,7 @@ def test_the_innermost_line_of_the_notebook_is_named(folder: AttemptFolder) -> N
         ),
     )
     assert verdict.failure is not None
-    assert "n.ipynb, cell 2, line 1, in f" in verdict.failure.traceback
+    assert "n.ipynb, cell 3, line 1, in f" in verdict.failure.traceback
     assert '"/lib/torch.py", line 2' in verdict.failure.traceback
 
 

@@ -36,7 +36,7 @@ def test_findings_are_shown_with_their_line(cli: Any, broken: Path) -> None:
     assert done.code == 1
     lines = done.out.split("\n")
     assert lines[0].startswith("broken.ipynb cannot be promoted: 1 error")
-    assert "cell 1" in lines
+    assert "cell 2" in lines
     assert "          | print(nowhere)" in lines
 
 
@@ -85,7 +85,7 @@ def test_a_refused_notebook_prints_no_script(cli: Any, broken: Path) -> None:
     done = cli("script", broken)
     assert (done.code, done.out) == (1, "")
     assert "nowhere" in done.err
-    assert "cell 1" in done.err
+    assert "cell 2" in done.err
     told = cli("script", broken, "--json").json
     assert told["code"] == "preflight-refused"
     assert told["detail"]["findings"][0]["source"] == "print(nowhere)"

@@ -57,7 +57,7 @@ def test_a_refusal_tells_its_findings(capsys: pytest.CaptureFixture[str]) -> Non
     report(Refused("preflight-refused", "No.", "Mend.", detail={"findings": [row]}), as_json=False)
     assert capsys.readouterr().err.split("\n") == [
         "error: No.",
-        "cell 3",
+        "cell 4",
         "  error   line 1: x is not there  [undefined-name]",
         "Mend.",
         "",

@@ -30,7 +30,7 @@ def test_its_logs_lead_back_to_the_notebook(cli: Any, failed_run: dict[str, Any]
     done = cli("logs", failed_run["run_id"])
     assert done.code == 0
     assert done.out.startswith("rate is 0.25\n")
-    assert re.search(r"it fails\.ipynb, cell 2, line 5, in <module>", done.out), done.out
+    assert re.search(r"it fails\.ipynb, cell 3, line 5, in <module>", done.out), done.out
     assert "promoted.py" not in done.out
     told = cli("logs", failed_run["run_id"], "--json").json
     assert told["ranks"] == [{"rank": "0", "text": done.out}]
@@ -67,7 +67,7 @@ def test_a_name_that_fits_nothing_or_too_much(cli: Any, failed_run: dict[str, An
 def test_status_tells_everything(cli: Any, failed_run: dict[str, Any]) -> None:
     out = cli("status", failed_run["run_id"]).out
     for part in (
-        "it fails  Rank 0 failed in cell 2, line 2: ZeroDivisionError",
+        "it fails  Rank 0 failed in cell 3, line 2: ZeroDivisionError",
         failed_run["run_id"],
         failed_run["promotion_id"],
         "1 worker, queue default",
@@ -128,9 +128,9 @@ def test_watching_an_ended_run_tells_its_end(cli: Any, failed_run: dict[str, Any
     assert done.code == 1
     lines = done.out.split("\n")
     assert re.fullmatch(r"\d\d:\d\d:\d\d  Waiting", lines[0])
-    assert "Rank 0 failed in cell 2, line 2: ZeroDivisionError: float division by zero" in lines
+    assert "Rank 0 failed in cell 3, line 2: ZeroDivisionError: float division by zero" in lines
     assert "    return x / 0" in lines
-    assert any("it fails.ipynb, cell 2, line 5" in line for line in lines)
+    assert any("it fails.ipynb, cell 3, line 5" in line for line in lines)
     assert cli("watch", failed_run["run_id"], "--json").json == failed_run
 
 
@@ -171,7 +171,7 @@ def test_an_unfinished_run_is_left_alone_by_ctrl_c(
     assert cli("watch", run, "--json").code == 1
     again = cli("retry", run, "--json").json
     assert (again["run_id"], again["attempt"]) == (run, 2)
-    assert cli("cancel", run).out.startswith(f"sleepy ({run}): Killed: cancelled by")
+    assert cli("cancel", run).out.startswith(f"sleepy ({run}): Cancelled: cancelled by")
     asked = cli("outputs", run, "--json").json
     assert (asked["attempt"], asked["outputs"]) == (2, [])
 

@@ -77,7 +77,7 @@ def test_changes_that_were_missed_are_told() -> None:
         "Waiting",
         "Starting: Linking data",
         "Running",
-        "Killed: cancelled by ann",
+        "Cancelled: cancelled by ann",
     ]
 
 
@@ -113,7 +113,7 @@ def test_a_terminal_shows_the_end_of_a_run(failed_run: dict[str, Any], term: str
     os.close(master)
     assert process.wait(30) == 1
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert "Rank 0 failed in cell 2, line 2: ZeroDivisionError" in text
+    assert "Rank 0 failed in cell 3, line 2: ZeroDivisionError" in text
     assert ("✗ it fails" in text) == (term != "dumb")
     assert "Traceback (most recent call last)" in text
-    assert "it fails.ipynb, cell 2, line 5" in text
+    assert "it fails.ipynb, cell 3, line 5" in text

@@ -96,6 +96,20 @@ def test_ctrl_c_stops_everything_and_a_second_up_says_where(
     assert re.search(r"\d s  demo: demo data written", "".join(lines) + rest)
 
 
+def test_the_way_in_is_told_before_mlflow_answers(tmp_path: Path) -> None:
+    with started(tmp_path / "home", tmp_path, "--no-demo") as (process, lines):
+        assert process.stdout is not None
+        while "Ctrl-C stops everything." not in lines[-1]:
+            lines.append(process.stdout.readline())
+            assert lines[-1], lines
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    text = "".join(lines)
+    assert "MLflow at" not in text
+    assert re.search(r"^  launcher  http://127.0.0.1:\d+$", text, re.MULTILINE)
+    assert "  MLflow    starting; a line below says when it answers\n" in text
+
+
 def test_down_stops_an_up_of_another_version_too(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,24 +14,12 @@ from slicelift.cli.printing import ago, table, width
 from slicelift.cli.sentences import next_step
 from slicelift.figures import duration, exact, number
 from slicelift.findings import counted, finding_lines
-from slicelift.models import Failure, JobSpec, ModelVersionView, RunView, Status, size_text
+from slicelift.models import Failure, ModelVersionView, Status, size_text
 from slicelift.sentences import failure_lines, failure_sentence, sentence
 
-SPEC = JobSpec(
-    name="digits", snapshot_id="0" * 64, notebook="n.ipynb", script="p.py", cwd=".", python="python"
-)
-VIEW = RunView(
-    promotion_id="p-" + "a" * 20,
-    run_id="r-abcdefghijkl",
-    name="digits",
-    owner="ann",
-    status=Status.RUNNING,
-    spec=SPEC,
-    created=100.0,
-    started=110.0,
-    ended=122.0,
-)
-MODEL = ModelVersionView(name="digits", version="3", run_id=VIEW.run_id)
+from tests.sample import RUN
+
+MODEL = ModelVersionView(name="digits", version="3", run_id=RUN.run_id)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +93,7 @@ def test_a_table_counts_what_a_terminal_shows() -> None:
         ({"status": Status.FINISHED, "models": (MODEL,)}, "Finished in 12 s: digits version 3"),
         ({"status": Status.FAILED, "message": "No space.\nmore"}, "Failed: No space"),
         ({"status": Status.FAILED}, "Failed: no reason is known"),
-        ({"status": Status.KILLED, "reason": "cancelled by ann"}, "Killed: cancelled by ann"),
+        ({"status": Status.KILLED, "reason": "cancelled by ann"}, "Cancelled: cancelled by ann"),
         (
             {"status": Status.UNKNOWN, "phase": "Odd", "message": "Not found."},
             "Unknown: Not found (the backend says 'Odd')",
@@ -113,7 +101,7 @@ def test_a_table_counts_what_a_terminal_shows() -> None:
     ],
 )
 def test_one_sentence_says_what_is_going_on(change: dict[str, Any], told: str) -> None:
-    assert sentence(replace(VIEW, **change)) == told
+    assert sentence(replace(RUN, **change)) == told
 
 
 @pytest.mark.parametrize(
@@ -121,11 +109,11 @@ def test_one_sentence_says_what_is_going_on(change: dict[str, Any], told: str) -
     [
         (
             Failure(rank=1, message="bad", exception="ValueError", cell=4, line=2),
-            "Rank 1 failed in cell 4, line 2: ValueError: bad",
+            "Rank 1 failed in cell 5, line 2: ValueError: bad",
         ),
         (
             Failure(rank=0, message="ValueError: bad", exception="ValueError", cell=1, file="b.ipynb"),
-            "Rank 0 failed in cell 1 of b.ipynb: ValueError: bad",
+            "Rank 0 failed in cell 2 of b.ipynb: ValueError: bad",
         ),
         (Failure(rank=2, message="", exception="KeyError"), "Rank 2 failed: KeyError"),
         (Failure(message="The disk is full."), "The job failed: The disk is full"),
@@ -133,7 +121,7 @@ def test_one_sentence_says_what_is_going_on(change: dict[str, Any], told: str) -
             Failure(
                 rank=1, message="Rank 1 raised ValueError: x", exception="ValueError", file="n.ipynb", cell=2
             ),
-            "Rank 1 failed in cell 2: ValueError: x",
+            "Rank 1 failed in cell 3: ValueError: x",
         ),
         (
             Failure(rank=1, message="Rank 1 was killed by SIGKILL; see dmesg."),
@@ -160,7 +148,7 @@ def test_a_failure_is_told_with_source_and_traceback() -> None:
     ],
 )
 def test_every_state_has_a_next_step(status: Status, part: str) -> None:
-    assert part in next_step(replace(VIEW, status=status, failure=Failure(message="x", rank=1)))
+    assert part in next_step(replace(RUN, status=status, failure=Failure(message="x", rank=1)))
 
 
 def test_figures_by_rank_with_units_and_host_memory_called_so() -> None:
@@ -172,13 +160,13 @@ def test_figures_by_rank_with_units_and_host_memory_called_so() -> None:
         "throughput_samples_per_second": (40, 512.0),
         "rank/1/peak_host_memory_bytes": (30, 2.0**30),
     }
-    headings, rows = rank_table(replace(VIEW, latest=latest))
+    headings, rows = rank_table(replace(RUN, latest=latest))
     assert headings == ["rank", "step", "loss", "accuracy", "samples/s", "step time", "peak host memory"]
     assert rows == [
         ["0", "40", "0.5", "0.9", "512", "10.1 ms", "-"],
         ["1", "39", "NaN", "-", "-", "-", "1.0 GiB"],
     ]
-    line = metrics_line(replace(VIEW, latest=latest))
+    line = metrics_line(replace(RUN, latest=latest))
     assert line == "step 40  loss 0.5  accuracy 0.9  512 samples/s  10.1 ms/step"
 
 
@@ -193,19 +181,19 @@ def test_findings_are_grouped_by_cell_with_errors_first() -> None:
     assert finding_lines(rows) == [
         "the notebook",
         "  warning M3  [a]",
-        "cell 9",
+        "cell 10",
         "  error   line 2: M2  [c]",
         "          | x = 1",
         "          → F",
         "  note    line 2: M1  [b]",
-        "cell 0 of other.ipynb",
+        "cell 1 of other.ipynb",
         "  error   line 2: M4  [d]",
     ]
     assert counted(rows) == "2 errors, 1 warning, 1 note"
 
 
 def test_the_answer_for_scripts() -> None:
-    assert summary(replace(VIEW, status=Status.FINISHED, models=(MODEL,), mlflow_run_id="m")) == {
+    assert summary(replace(RUN, status=Status.FINISHED, models=(MODEL,), mlflow_run_id="m")) == {
         "promotion_id": "p-" + "a" * 20,
         "run_id": "r-abcdefghijkl",
         "mlflow_run_id": "m",
@@ -216,6 +204,6 @@ def test_the_answer_for_scripts() -> None:
         "models": [{"name": "digits", "version": "3"}],
         "message": "",
     }
-    failed = summary(replace(VIEW, status=Status.FAILED, failure=Failure(message="m", cell=1, line=2)))
+    failed = summary(replace(RUN, status=Status.FAILED, failure=Failure(message="m", cell=1, line=2)))
     assert (failed["model_name"], failed["model_version"]) == (None, None)
     assert (failed["failure"]["cell"], failed["failure"]["line"]) == (1, 2)

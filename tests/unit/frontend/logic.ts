@@ -1,8 +1,9 @@
 /** Run by test_logic.py in Node: prints one JSON object with what the plain parts of the front end answer. */
 
-import { ApiError } from "../../../extension/frontend/src/api";
+import { type Api, ApiError } from "../../../extension/frontend/src/api";
 import { Endings } from "../../../extension/frontend/src/jobs/endings";
-import { Rows } from "../../../extension/frontend/src/jobs/rows";
+import { type Group, Rows } from "../../../extension/frontend/src/jobs/rows";
+import type { CheckAnswer, PlanAnswer, Preset } from "../../../extension/frontend/src/promote/answers";
 import {
   emptyChoice,
   faultOf,
@@ -12,10 +13,11 @@ import {
 } from "../../../extension/frontend/src/promote/choice";
 import { mintId } from "../../../extension/frontend/src/promote/id";
 import { Session } from "../../../extension/frontend/src/promote/session";
+import type { JobSpec, RunView } from "../../../extension/frontend/src/types";
 import { english } from "../../../extension/frontend/src/words";
 
 const later = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-const gang = {
+const gang: Preset = {
   name: "torchrun",
   display_name: "",
   description: "",
@@ -35,45 +37,93 @@ const capacity = {
   waiting: 0,
 };
 
-const view = (fields: object): any => ({
+const spec: JobSpec = {
+  name: "a",
+  snapshot_id: "",
+  notebook: "work/digits.ipynb",
+  script: "",
+  cwd: ".",
+  workers: 1,
+  gpus_per_worker: 0,
+  slice: null,
+  queue: "default",
+  preset: "torchrun",
+  parameters: {},
+  data: [],
+  secrets: [],
+  model_name: "",
+  tags: {},
+};
+const running: RunView = {
+  promotion_id: "p-1",
   run_id: "r-1",
   name: "a",
+  owner: "ann",
   status: "RUNNING",
+  spec,
   attempt: 1,
+  mlflow_run_id: null,
+  phase: "",
+  reason: "",
+  message: "",
+  position: null,
+  failure: null,
+  exit_code: null,
   created: 1,
   started: 1,
   ended: null,
+  latest: {},
+  dropped_points: 0,
+  ranks: [],
+  tracker: "none",
+  tracked: true,
   history: [],
   models: [],
-  latest: {},
-  spec: { notebook: "work/digits.ipynb" },
-  message: "",
-  ...fields,
-});
+};
+const view = (fields: Partial<RunView>): RunView => ({ ...running, ...fields });
+const changes = (count: number): RunView["history"] =>
+  Array.from({ length: count }, (_, time) => ({ time, attempt: 1, status: "RUNNING", reason: "", message: "" }));
 
 /** A server that loses the first answer of `promote`, and refuses what it is told to. */
-function fakeApi(refusal: ApiError | null): any {
-  const sent: any[] = [];
-  const check = { findings: [], ok: true, cells: { travelling: 1, code: 1 }, seconds: 0.1, parameters: [] };
-  return {
-    sent,
-    get: async () => ({ launcher: "up", presets: [gang], queues: ["default"], capacity }),
-    post: async (path: string) => {
-      if (path === "check") return check;
-      if (refusal) throw refusal;
-      return { travels: {}, spec: gang, capacity, position: 1, notes: [] };
-    },
-    lines: async (_path: string, body: any, each: (line: any) => void) => {
-      sent.push(body.promotion_id);
-      if (sent.length === 1) throw new ApiError(0, "server-away", "gone");
-      await later(20);
-      each({ view: view({ status: "WAITING" }) });
-    },
-  };
+class FakeServer implements Api {
+  readonly sent: string[] = [];
+
+  constructor(private readonly refusal: ApiError | null) {}
+
+  get<T>(): Promise<T> {
+    return Promise.resolve({ launcher: "up", presets: [gang], queues: ["default"], capacity } as T);
+  }
+
+  async post<T>(path: string): Promise<T> {
+    const check: CheckAnswer = { findings: [], ok: true, cells: { travelling: 1, code: 1 }, seconds: 0.1, parameters: [] };
+    if (path === "check") return check as T;
+    if (this.refusal) throw this.refusal;
+    const plan: Partial<PlanAnswer> = { spec, capacity, position: 1, notes: [] };
+    return plan as T;
+  }
+
+  async lines<T>(_path: string, body: unknown, each: (line: T) => void): Promise<void> {
+    this.sent.push((body as { promotion_id: string }).promotion_id);
+    if (this.sent.length === 1) throw new ApiError(0, "server-away", "gone");
+    await later(20);
+    each({ view: view({ status: "WAITING" }) } as T);
+  }
+
+  text(): Promise<{ text: string; next: number }> {
+    throw new Error("no log is asked for");
+  }
+
+  stream(): Promise<ReadableStream<Uint8Array>> {
+    throw new Error("no stream is asked for");
+  }
+
+  url(path: string): string {
+    return path;
+  }
 }
 
-async function sessionWith(refusal: ApiError | null): Promise<{ session: Session; api: any }> {
-  const api = fakeApi(refusal);
+async function sessionWith(refusal: ApiError | null): Promise<{ session: Session; api: FakeServer }> {
+  const api = new FakeServer(refusal);
   const around = { api, words: english, path: "a.ipynb", save: async () => true, submitted: () => undefined };
   const session = new Session(around, () => undefined);
   await session.open();
@@ -99,10 +149,11 @@ async function refusedPlan(): Promise<object> {
 
 async function endings(): Promise<string[]> {
   const store = new Map<string, string>();
-  (globalThis as any).localStorage = {
+  const localStorage = {
     getItem: (key: string) => store.get(key) ?? null,
     setItem: (key: string, text: string) => void store.set(key, text),
   };
+  Object.assign(globalThis, { localStorage });
   const told: string[] = [];
   const tabs = ["first", "second"].map(
     (tab) =>
@@ -122,10 +173,10 @@ async function endings(): Promise<string[]> {
 
 function rows(): object {
   const kept = new Rows();
-  kept.put(view({ status: "FINISHED", history: [1, 2, 3] }));
-  kept.put(view({ status: "RUNNING", history: [1, 2] }));
+  kept.put(view({ status: "FINISHED", history: changes(3) }));
+  kept.put(view({ status: "RUNNING", history: changes(2) }));
   kept.put(view({ run_id: "r-2", name: "量子", created: 2 }));
-  const ids = (group: any, text: string) => kept.shown(group, text).map((row) => row.run_id);
+  const ids = (group: Group, text: string) => kept.shown(group, text).map((row) => row.run_id);
   return {
     all: ids("all", ""),
     done: ids("done", ""),

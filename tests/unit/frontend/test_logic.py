@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from slicelift.promotion.request import checked_id
 
-ROOT = Path(__file__).parents[3]
-FRONTEND = ROOT / "extension/frontend"
-
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    bundle = tmp_path_factory.mktemp("logic") / "logic.mjs"
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    options = ["--bundle", "--platform=neutral", "--format=esm", "--log-level=error", f"--outfile={bundle}"]
-    for command in (
-        [str(FRONTEND / "node_modules/.bin/esbuild"), str(Path(__file__).with_name("logic.ts")), *options],
-        ["node", str(bundle)],
-    ):
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "PATH": path}, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+def answers(answered: Callable[..., Any]) -> dict[str, Any]:
+    return dict(answered("logic.ts", None))
 
 
 def test_ids_are_the_launchers_and_sort_by_time(answers: dict[str, Any]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slicelift.errors import NotFound, UserError
 from slicelift.notebook import read, select
+from slicelift.notebook.document import LARGEST_BYTES
 
 PATH = Path("/nowhere/笔记 本.ipynb")
 
@@ -34,8 +37,8 @@ def code(source: Any, *tags: str) -> dict[str, Any]:
         (b"[" * 100_000, "nested too deeply"),
         (whole(nbformat=5), "its format 5 is not one of"),
         (whole(cells={}), "`cells` is not a list"),
-        (whole(cells=[{"source": "x"}]), "cell 0 has no cell_type"),
-        (whole(cells=[{"cell_type": "code", "source": 3}]), "the source of cell 0 is not text"),
+        (whole(cells=[{"source": "x"}]), "cell 1 has no cell_type"),
+        (whole(cells=[{"cell_type": "code", "source": 3}]), "the source of cell 1 is not text"),
     ],
 )
 def test_what_is_no_notebook_is_one_finding(content: bytes, reason: str) -> None:
@@ -52,6 +55,36 @@ def test_a_missing_file_and_a_folder_raise(tmp_path: Path) -> None:
     with pytest.raises(UserError) as folder:
         read(tmp_path)
     assert folder.value.code == "notebook-unreadable"
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, LARGEST_BYTES + 1)  # no byte of it is on the disk
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [_pipe, _large, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_plain_file_of_a_sane_size_is_refused_at_once(
+    make: Callable[[Path], object], tmp_path: Path
+) -> None:
+    path = tmp_path / "odd.ipynb"
+    make(path)
+    with pytest.raises(UserError) as refused:
+        read(path)
+    assert refused.value.code == "notebook-unreadable"
+    assert str(path) in refused.value.message
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["a\0b.ipynb", "\ud800.ipynb"])
+def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(name)
+    assert refused.value.code in ("notebook-unreadable", "notebook-not-found")
 
 
 def test_a_mark_and_windows_line_ends_are_taken_away() -> None:

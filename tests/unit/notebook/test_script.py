@@ -143,10 +143,10 @@ def test_a_traceback_speaks_of_cells(script_of: Make, tmp_path: Path) -> None:
     place.write_text(script.source)
     done = subprocess.run([sys.executable, str(place)], capture_output=True, text=True, check=False)
     told = map_traceback(done.stderr, "promoted.py", script, notebook="train.ipynb")
-    assert "train.ipynb, cell 1, line 4, in <module>\n    divide(0)" in told.replace(
+    assert "train.ipynb, cell 2, line 4, in <module>\n    divide(0)" in told.replace(
         "        divide(0)", "    divide(0)"
     )
-    assert "train.ipynb, cell 0, line 2, in divide" in told
+    assert "train.ipynb, cell 1, line 2, in divide" in told
     assert told.endswith("ZeroDivisionError: division by zero\n")
     assert "promoted.py" not in told.split("asyncio/runners.py")[-1]
 
@@ -250,7 +250,7 @@ def test_frames_behind_torch_s_rank_prefix_and_warnings_are_mapped() -> None:
         '[rank1]:   File "/other.py", line 2, in f\n'
     )
     assert map_traceback(text, ".slicelift/promoted.py", script, notebook="n.ipynb") == (
-        "[rank1]:   n.ipynb, cell 4, line 7, in <module>\n"
-        "n.ipynb, cell 4, line 7: UserWarning: careful\n"
+        "[rank1]:   n.ipynb, cell 5, line 7, in <module>\n"
+        "n.ipynb, cell 5, line 7: UserWarning: careful\n"
         '[rank1]:   File "/other.py", line 2, in f\n'
     )

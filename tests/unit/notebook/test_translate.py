@@ -71,3 +71,34 @@ def test_one_line_may_be_a_magic_without_its_sign(
     assert (
         "run_line_magic" in translate(source, bound=bound).lines[0 if source[0] != "#" else -1]
     ) is is_magic
+
+
+NUMBERS = f"d = [{','.join(['1'] * 20_000)}]"
+
+
+@pytest.mark.parametrize(
+    "source", [NUMBERS, "d = " + "-" * 20_000 + "1", f"%%writefile d.py\n{NUMBERS}", "s = '%x?'\n# !x"]
+)
+def test_plain_python_is_never_cut_into_tokens(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token holds its whole line: 500,000 numbers on one took 15 GB."""
+
+    def cut(*_: object) -> None:
+        raise AssertionError("the tokenizer was asked")
+
+    monkeypatch.setattr(TransformerManager, "do_one_token_transform", cut)
+    translated = translate(source)
+    assert (translated.too_long, translated.origins[0]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (f"%time x\n{NUMBERS}", 2),
+        (f"\n\n{NUMBERS}\nd = (", 3),
+        (f"%time x\nd = '{'x' * 1_000_000}'", 0),
+        (f"%time x\nd = [{','.join(['1'] * 5000)}]", 0),
+        ("%time x = 1\n" * 20, 0),
+    ],
+)
+def test_a_line_too_long_for_tokens_is_named(source: str, line: int) -> None:
+    assert translate(source).too_long == line

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from slicelift.errors import UserError
 from slicelift.notebook.kernel_probe import MARKER
+from slicelift.notebook.pieces import DEEPEST
 from slicelift.preflight import Report, check, project_root
 
 Look = Callable[..., Report]
@@ -201,7 +203,15 @@ def test_run_is_followed_into_files(look: Look) -> None:
         ("%%time\n\nx = (", "syntax-error", 3),
         ("'\\ud800'\nx = '\ud800'", "syntax-error", 1),
         ("x = 1\0", "syntax-error", 1),
+        ("y = 1\nx = " + "[" * 300 + "]" * 300, "syntax-error", 2),
+        ("x = " + "-" * 2000 + "1", "cell-too-complex", 1),
+        ("x = " + "-" * 20_000 + "1", "cell-too-complex", 1),
+        ("x = f" + ".a" * 1500, "cell-too-complex", 1),
+        ("x = " + "+".join("1" * 400), "cell-too-complex", 1),
+        ("if f == 0:\n    pass\n" + "elif f == 1:\n    pass\n" * 400, "cell-too-complex", 1),
+        ("%time x = 1\nd = [" + "1," * 20_000 + "]", "cell-too-complex", 2),
     ],
+    ids=str,
 )
 def test_broken_cells(cell: str, code: str, line: int, look: Look) -> None:
     report = look("f = 1", cell)
@@ -278,3 +288,34 @@ def test_start_up_stays_light() -> None:
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         == "set()\n"
     )
+
+
+@pytest.mark.parametrize("depth", [DEEPEST - 10])
+def test_what_is_not_too_deep_is_checked_to_its_end(depth: int, look: Look) -> None:
+    """In a thread, as in the worker, and however deep the caller stands."""
+    cells = [
+        "x = " + "-" * depth + "gone",
+        "x = " + "+".join(["1"] * depth) + " + gone",
+        "x = print" + ".a" * depth + "(gone)",
+        "if print == 0:\n    pass\n" + "elif print == 1:\n    pass\n" * (depth - 5) + "else:\n    gone",
+        "x = " + "print(" * 90 + "gone" + ")" * 90,
+    ]
+    for cell in cells:
+        assert [(f.code, f.cell) for f in look("f = 1", cell).findings] == [("undefined-name", 1)]
+
+
+def test_deep_code_in_other_files(look: Look) -> None:
+    deep = "x = " + "-" * 2000 + "1"
+    report = look("%run deep.py", "from deep import *", files={"deep.py": deep})
+    found = [(f.code, f.file) for f in report.findings if f.severity.value == "error"]
+    assert found == [("cell-too-complex", "deep.py")]
+    report = look(f"exec({deep!r})\nfrom deep import *\nprint(x)", files={"deep.py": deep})
+    assert report.verdict == "ok"
+
+
+def test_repeated_keys_cost_nothing(look: Look) -> None:
+    """pyflakes compares each repeated key with all keys: 15 s for these."""
+    pairs = ",".join(f"'k{number % 10_000}':{number}" for number in range(20_000))
+    began = time.process_time()
+    assert look(f"d = {{{pairs}}}").verdict == "ok"
+    assert time.process_time() - began < 5

@@ -65,7 +65,7 @@ def failed() -> RunView:
         cell=4,
         line=2,
         source="raise ValueError('<b>bad</b>')",
-        traceback="Traceback:\n  train.ipynb, cell 4, line 2\nValueError: <b>bad</b> <script>alert(1)</script>",
+        traceback="Traceback:\n  train.ipynb, cell 5, line 2\nValueError: <b>bad</b> <script>alert(1)</script>",
     )
     return make_view(name="<b>bold</b>", status=Status.FAILED, failure=failure, ended=1_764_469_012.0)
 

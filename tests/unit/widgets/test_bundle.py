@@ -14,7 +14,7 @@ import nbformat
 import pytest
 from nbconvert import HTMLExporter
 from slicelift.models import RunView, Status, from_dict, to_dict
-from slicelift.widgets.bundle import MIME, MOST_POINTS, make_bundle
+from slicelift.widgets.bundle import JOBS_MIME, MIME, MOST_POINTS, make_bundle, make_list_bundle
 
 VOID = {"br", "hr", "img"}
 
@@ -66,7 +66,7 @@ def test_a_running_run_says_when_it_was_seen_so(view: Callable[..., RunView]) ->
         "Running: step 40, loss 0.03125",
         "loss 0.03125 40",
         "accuracy 0.981 40",
-        "throughput 11840 samples/s 40",
+        "throughput (samples) 11840 samples/s 40",
         "peak host memory 3.0 GiB 39",
         "submitted 2025-11-30 02:16:40 UTC",
         "seen so 2025-11-30 02:16:45 UTC",
@@ -84,7 +84,7 @@ def test_a_failure_has_its_place_and_nothing_is_markup(failed: RunView) -> None:
     assert not {"script", "b", "link", "style", "img", "iframe"} & set(page.tags)
     assert not [name for name in page.attributes if name.startswith("on") or name in ("src", "href", "id")]
     assert "Failed <b>bold</b>" in page.text
-    assert "cell 4, line 2: raise ValueError('<b>bad</b>')" in page.text
+    assert "cell 5, line 2: raise ValueError('<b>bad</b>')" in page.text
     assert "<script>alert(1)</script>" in page.text
     assert "seen so" not in page.text
 
@@ -104,6 +104,25 @@ def test_every_status_has_its_word_and_its_own_text(status: Status, view: Callab
     assert bundle["text/plain"].startswith(f"digits: {word}. ")
     assert "Killed" not in bundle["text/plain"]
     assert 2 <= len(bundle["text/plain"].splitlines()) <= 3
+
+
+def test_the_list_has_its_page(failed: RunView, done: RunView) -> None:
+    bundle = make_list_bundle([failed, done], now=0.0)
+    assert bundle[JOBS_MIME] == {"version": 1}
+    page = Page(bundle["text/html"])
+    for word in (
+        "Failed",
+        "<b>bold</b>",
+        "in cell 5, line 2",
+        "Done",
+        done.run_id,
+        "1970-01-01 00:00:00 UTC",
+    ):
+        assert word in page.text
+    assert bundle["text/plain"].startswith(
+        f"Failed <b>bold</b> {failed.run_id}: Rank 1 failed in cell 5, line 2"
+    )
+    assert make_list_bundle([])["text/plain"] == "No job yet."
 
 
 def test_the_data_is_strict_json_and_comes_back(view: Callable[..., RunView]) -> None:
@@ -151,7 +170,7 @@ def test_nbconvert_shows_everything(failed: RunView, done: RunView, tmp_path: Pa
     for words in (
         "Failed",
         "&lt;b&gt;bold&lt;/b&gt;",
-        "cell 4, line 2",
+        "cell 5, line 2",
         "Done",
         "@champion",
         "0.03125",

@@ -19,12 +19,13 @@ from slicelift.errors import NotFound, Refused, SliceliftError, Unavailable, Use
 from slicelift.launcher_client import find
 from slicelift.models import RunView, Status, to_dict
 from slicelift.widgets import live
-from slicelift.widgets.bundle import MIME
+from slicelift.widgets.bundle import JOBS_MIME, MIME
 from slicelift.widgets.faults import fault_lines
 from slicelift.widgets.place import own_notebook
 from slicelift.widgets.shown import ShownRun
 
 KERNEL_SECONDS = 60
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +192,7 @@ def test_a_refusal_is_short_has_its_findings_and_can_be_caught(
     told = showed(shell, "import slicelift\nslicelift.promote(path)", capsys)
     lines = told.strip().splitlines()
     assert lines[0] == "broken.ipynb cannot be promoted: 2 errors; nothing was sent.  [preflight-refused]"
-    assert "cell 1" in lines
+    assert "cell 2" in lines
     assert any("line 1: " in line and "[undefined-name]" in line for line in lines)
     assert any("line 2: " in line and "[magic-refused]" in line for line in lines)
     assert "Traceback" not in told
@@ -230,11 +231,18 @@ def test_the_widgets_hold_what_the_card_needs(
     assert state["snapshot"]["view"]["status"] == "FINISHED"
     assert "page" not in card.get_state()
     data, _ = card._repr_mimebundle_()
-    assert {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"} <= set(data)
+    # a widget dies with its kernel; beside it is what lives from the launcher, and what needs neither
+    assert set(data) == {WIDGET, MIME, "text/html", "text/plain"}
+    assert data[MIME] == state["snapshot"]
     assert "by call" in data["text/html"]
     assert slicelift.show(run).run_id == slicelift.show(run.promotion_id).run_id == run.run_id
     assert slicelift.show().run_id.startswith("r-")
-    assert slicelift.jobs().get_state(["view"]) == {"view": "jobs"}
+    listed = slicelift.jobs()
+    assert listed.get_state(["view"]) == {"view": "jobs"}
+    data, _ = listed._repr_mimebundle_()
+    assert set(data) == {WIDGET, JOBS_MIME, "text/html", "text/plain"}
+    assert run.run_id in data["text/html"]
+    assert f"Done by call {run.run_id}: Finished in" in data["text/plain"]
     with pytest.raises(NotFound):
         slicelift.show("r-aaaaaaaaaaaa")
 

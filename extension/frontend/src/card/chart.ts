@@ -2,7 +2,7 @@
 
 import uPlot from "uplot";
 
-import { el } from "../promote/elements";
+import { el } from "../elements";
 import type { Disposer } from "../stream";
 import type { Words } from "../words";
 import type { Curve, Curves } from "./curves";
@@ -65,8 +65,7 @@ export class Chart implements Disposer {
       ? words.__("%1: %2 at step %3", keyLabel(this.key, words), valueText(this.key, last[2], words), last[0])
       : words.__("%1: no point yet", keyLabel(this.key, words));
     this.canvas.setAttribute("aria-label", label);
-    this.node.classList.toggle("sl-empty", !last);
-    this.plotLines(drawn);
+    if (last || this.plot) this.plotLines(drawn);
   }
 
   /** Another theme: the canvas takes its colours anew. */

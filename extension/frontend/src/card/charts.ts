@@ -1,7 +1,7 @@
 /** The row of charts: which metrics, read when missing, drawn at most once per frame. */
 
 import type { Api } from "../api";
-import { el } from "../promote/elements";
+import { el } from "../elements";
 import type { Disposer } from "../stream";
 import type { PointBatch, Series } from "../types";
 import type { Words } from "../words";
@@ -18,6 +18,8 @@ export class Charts implements Disposer {
   private picked: string[] | null = null; // what the reader chose, from the first choice on
   private known: string[] = [];
   private frame = 0;
+  private readonly asked = new Set<string>(); // and not answered yet
+  private reading: Promise<void> = Promise.resolve(); // the newest one under way
   private wasDrawn: (() => void) | null = null;
 
   constructor(
@@ -39,7 +41,7 @@ export class Charts implements Disposer {
   async offer(keys: string[]): Promise<void> {
     this.known = [...new Set([...this.known, ...keys.filter((key) => !isOfRank(key))])].sort();
     const shown = this.picked ?? chosenKeys(this.known);
-    const missing = shown.filter((key) => !this.curves.has(key));
+    const missing = shown.filter((key) => !this.curves.has(key) && !this.asked.has(key));
     this.arrange(shown);
     if (missing.length) await this.read(missing);
   }
@@ -58,8 +60,9 @@ export class Charts implements Disposer {
     if (this.curves.add(batch, this.keys())) this.later();
   }
 
-  /** Reads the shown curves again: points may have been missed. */
+  /** Reads the shown curves again: points may have been missed. Not while they are read: what is asked first is seen first. */
   async reload(): Promise<void> {
+    await this.reading.catch(() => undefined);
     if (this.charts.length) await this.read(this.keys());
   }
 
@@ -73,12 +76,22 @@ export class Charts implements Disposer {
     this.charts = [];
   }
 
-  private async read(keys: string[]): Promise<void> {
+  private read(keys: string[]): Promise<void> {
+    this.reading = this.ask(keys);
+    return this.reading;
+  }
+
+  private async ask(keys: string[]): Promise<void> {
     const names = keys.map(encodeURIComponent).join(",");
     const path = `api/jobs/${this.runId}/series?keys=${names}&attempt=all&rank=0&points=${POINTS_PER_KEY}`;
-    const { series } = await this.parts.api.get<{ series: Series[] }>(path);
-    this.curves.replace(series);
-    this.later();
+    for (const key of keys) this.asked.add(key);
+    try {
+      const { series } = await this.parts.api.get<{ series: Series[] }>(path);
+      this.curves.replace(series);
+      this.later();
+    } finally {
+      for (const key of keys) this.asked.delete(key);
+    }
   }
 
   private arrange(shown: string[]): void {

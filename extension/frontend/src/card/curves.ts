@@ -67,11 +67,6 @@ export class Curves {
     return this.of(key).map(({ series, odd }) => ({ attempt: series.attempt, odd, ...byStep(series.points) }));
   }
 
-  /** As it goes into a saved output. */
-  saved(keys: string[]): Series[] {
-    return keys.flatMap((key) => this.of(key).map(({ series }) => series));
-  }
-
   private of(key: string): Kept[] {
     const found = [...this.kept.values()].filter(({ series }) => series.key === key);
     return found.sort((a, b) => a.series.attempt - b.series.attempt);

@@ -1,6 +1,6 @@
 /** Why a run failed, where in the notebook, and the traceback on demand. */
 
-import { el, memo } from "../promote/elements";
+import { el, memo } from "../elements";
 import { failureSentence, placeOf, reasonOf } from "../sentences";
 import type { Failure, RunView } from "../types";
 import type { Words } from "../words";
@@ -46,7 +46,7 @@ function opening(failure: Failure, { notebook, words, jump }: Surroundings): (No
   const { cell, line, file } = failure;
   const sentence = failureSentence(failure, notebook, words);
   const place = placeOf(failure, notebook, words);
-  const at = place ? sentence.lastIndexOf(place, sentence.length - reasonOf(failure).length) : -1;
+  const at = place ? sentence.lastIndexOf(place, sentence.length - reasonOf(failure, words).length) : -1;
   if (!jump || cell === null || at < 0) return [el("b", {}, sentence)];
   const go = () => jump(file ?? notebook, cell, line ?? 1);
   const button = el("button", { type: "button", class: "sl-link", onclick: go, title: words.__("Go to the cell") }, place);

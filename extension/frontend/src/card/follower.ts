@@ -1,12 +1,12 @@
 /** Keeps one run's view true: read once, then by the stream, read again whenever something may have been missed. */
 
-import { ApiError } from "../api";
+import { type Api, ApiError } from "../api";
+import { faultText } from "../faults";
 import type { Connection, Disposer, Feed, Watcher } from "../stream";
-import type { Api } from "../api";
-import type { PointBatch, RunView } from "../types";
+import { ageOf, type PointBatch, type RunView } from "../types";
 
-/** `gone`: not this user's, or no longer known. `connecting`: nothing has answered yet. */
-export type Standing = Connection | "connecting" | "gone";
+/** `gone`: not this user's, or no longer known. `connecting`: nothing has answered yet. `still`: nothing is asked. */
+export type Standing = Connection | "connecting" | "gone" | "still";
 
 export interface Listener {
   view(view: RunView): void;
@@ -26,16 +26,21 @@ export class Follower implements Disposer {
     private readonly parts: { api: Api; feed: Feed; listener: Listener },
   ) {}
 
-  /** The view a notebook was saved with: shown, and replaced by whatever the launcher says. */
-  begin(saved: RunView): void {
-    this.newest = saved;
-    this.parts.listener.view(saved);
+  /** A view that is known: shown, and replaced by whatever the launcher says. */
+  begin(known: RunView): void {
+    this.newest = known;
+    this.parts.listener.view(known);
   }
 
   /** A hidden page asks nothing; the feed opens when it is shown, and its `reset` begins the reading. */
   async start(): Promise<void> {
     if (!document.hidden && (await this.refresh()) === "gone") return;
-    if (!this.ended) this.stream = this.parts.feed.watch(this.runId, this.watcher());
+    if (!this.ended) this.watch();
+  }
+
+  /** Without reading first: the stream begins with the view. */
+  watch(): void {
+    this.stream = this.parts.feed.watch(this.runId, this.watcher());
   }
 
   /** Posts an action on the run and shows what came of it. Throws ApiError. */
@@ -77,8 +82,7 @@ export class Follower implements Disposer {
     const fault = error instanceof ApiError ? error : new ApiError(0, "page-fault", String(error));
     const gone = fault.status === 404 || fault.status === 403;
     const starting = fault.code === "launcher-starting";
-    const message = [fault.message, fault.hint].filter(Boolean).join(" ");
-    this.parts.listener.standing(gone ? "gone" : starting ? "reconnecting" : "away", message);
+    this.parts.listener.standing(gone ? "gone" : starting ? "reconnecting" : "away", faultText(fault));
     return gone ? "gone" : "away";
   }
 
@@ -86,7 +90,7 @@ export class Follower implements Disposer {
   private take(view: RunView, isNews: boolean): void {
     const { newest } = this;
     if (this.ended) return;
-    if (!isNews && newest && age(view) < age(newest)) return;
+    if (!isNews && newest && ageOf(view) < ageOf(newest)) return;
     this.newest = view;
     this.parts.listener.view(view);
   }
@@ -102,9 +106,4 @@ export class Follower implements Disposer {
     }
     this.parts.listener.points(batch);
   }
-}
-
-/** Grows with every change of a run. */
-function age(view: RunView): number {
-  return view.attempt * 1e6 + view.history.length;
 }

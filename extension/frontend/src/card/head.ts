@@ -1,7 +1,7 @@
 /** The first line of a card: state, name, size and time; the buttons that fit the state. */
 
+import { el } from "../elements";
 import { durationText } from "../figures";
-import { el } from "../promote/elements";
 import { elapsed, sentence, statusClass, statusWord } from "../sentences";
 import { isTerminal, type RunView } from "../types";
 import type { Words } from "../words";
@@ -38,7 +38,7 @@ export class Head {
     this.state.append(el("span", { class: "sl-dot", "aria-hidden": "true" }), this.word);
     this.logs = el("button", { type: "button", "aria-expanded": "false", onclick: () => actions.logs() }, words.__("Logs"));
     this.cancel = el("button", { type: "button", onclick: () => this.ask(true) }, words.__("Cancel"));
-    this.retry = el("button", { type: "button", onclick: () => void this.run(() => actions.retry()) }, words.__("Retry"));
+    this.retry = el("button", { type: "button", onclick: () => this.begin(() => actions.retry()) }, words.__("Retry"));
     this.sure = this.question();
     this.buttons.append(this.logs, this.retry, this.cancel, this.sure);
     this.node.append(this.state, this.name, this.facts, el("span", { class: "sl-grow" }), this.buttons);
@@ -67,9 +67,10 @@ export class Head {
     if (this.view) this.facts.textContent = facts(this.view, this.words).join(" · ");
   }
 
-  /** False while the launcher cannot be asked, or never may be: a button that cannot work is not offered. */
-  allow(may: boolean): void {
+  /** `may` is false while the launcher cannot be asked. Where it never may be, no button is shown at all. */
+  allow(may: boolean, ever: boolean): void {
     this.may = may;
+    this.buttons.hidden = !ever;
     this.showButtons();
   }
 
@@ -85,11 +86,15 @@ export class Head {
 
   private showButtons(): void {
     if (!this.view) return;
+    const focused = this.buttons.contains(document.activeElement) ? document.activeElement : null;
     const over = isTerminal(this.view.status);
     this.retry.hidden = !over || this.view.status === "FINISHED";
     this.retry.className = this.view.status === "FAILED" ? "sl-main" : "";
     this.cancel.hidden = over || this.view.status === "CANCELLING" || !this.sure.hidden;
-    for (const button of [this.logs, this.retry, this.cancel]) button.disabled = !this.may || this.busy;
+    for (const button of [this.retry, this.cancel]) button.disabled = !this.may || this.busy;
+    // a button that goes or is disabled would leave the focus to the page
+    const left = [this.retry, this.cancel].find((button) => button === focused && (button.hidden || button.disabled));
+    if (left) this.logs.focus();
   }
 
   private question(): HTMLElement {
@@ -104,15 +109,22 @@ export class Head {
 
   private ask(on: boolean): void {
     if (this.sure.hidden === !on) return;
+    const within = this.buttons.contains(document.activeElement);
     this.sure.hidden = !on;
     this.showButtons();
-    const next = on ? this.sure.querySelector("button") : this.cancel;
-    if (next && (on || this.buttons.contains(document.activeElement))) next.focus();
+    const next = on ? this.sure.querySelector("button") : isUsable(this.cancel) ? this.cancel : this.logs;
+    if (next && (on || within)) next.focus();
   }
 
   private sureToCancel(): void {
     this.ask(false);
-    void this.run(() => this.actions.cancel());
+    this.begin(() => this.actions.cancel());
+  }
+
+  /** What was pressed goes; the log is what there is to look at next. */
+  private begin(action: () => Promise<void>): void {
+    this.logs.focus();
+    void this.run(action);
   }
 
   private async run(action: () => Promise<void>): Promise<void> {
@@ -125,6 +137,10 @@ export class Head {
       this.showButtons();
     }
   }
+}
+
+function isUsable(button: HTMLButtonElement): boolean {
+  return !button.hidden && !button.disabled;
 }
 
 /** `2 workers × 8 GPUs`, `queue vision`, `attempt 2`, `12 min 31 s`. */

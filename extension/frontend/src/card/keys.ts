@@ -27,8 +27,9 @@ export function isOfRank(key: string): boolean {
 export function keyLabel(key: string, words: Words): string {
   switch (key) {
     case "throughput_samples_per_second":
+      return words.__("throughput (samples)");
     case "throughput_steps_per_second":
-      return words.__("throughput");
+      return words.__("throughput (steps)");
     case "step_time_seconds":
       return words.__("step time");
     case "peak_gpu_memory_bytes":

@@ -1,7 +1,8 @@
 /** The tail of one rank's log, read by offset while it is open, in sight, and may still grow. */
 
 import type { Api } from "../api";
-import { el } from "../promote/elements";
+import { el } from "../elements";
+import { faultText } from "../faults";
 import type { Disposer } from "../stream";
 import { isTerminal, type RunView } from "../types";
 import type { Words } from "../words";
@@ -97,7 +98,7 @@ export class Log implements Disposer {
       this.tell();
     } catch (error) {
       if (turn !== this.reading) return;
-      this.said.textContent = (error as Error).message;
+      this.said.textContent = faultText(error);
     }
     const over = this.attempt.value !== String(view.attempt) || (this.view && isTerminal(this.view.status) && this.view.tracked);
     if (this.isOpen && !over) this.timer = setTimeout(() => void this.read(), POLL_MS);

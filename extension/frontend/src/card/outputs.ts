@@ -1,12 +1,14 @@
 /** What the attempts left under ./outputs, and the attempts themselves: read when they are opened. */
 
 import type { Api } from "../api";
-import { durationText, sizeText } from "../figures";
-import { el } from "../promote/elements";
+import { el } from "../elements";
+import { faultText } from "../faults";
+import { clockText, durationText, sizeText } from "../figures";
 import { failureSentence, statusWord } from "../sentences";
-import type { Attempt, Output, RunView } from "../types";
+import { type Attempt, isTerminal, type Output, type RunView } from "../types";
 import type { Words } from "../words";
-import { clockText } from "./steps";
+
+const DELIVERING = "delivering"; // over, and what it left is still on its way
 
 export interface Section {
   node: HTMLElement;
@@ -22,10 +24,10 @@ export function makeOutputs({ api, words }: Parts): Section {
   return section({
     title: () => words.__("Outputs"),
     hidden: () => false,
-    stamp: (view) => `${view.attempt}/${view.status}`,
+    stamp: (view) => `${view.attempt}/${view.status}/${view.phase}`,
     read: async (view) => {
       const { outputs } = await api.get<{ outputs: Output[] }>(`api/jobs/${view.run_id}/outputs`);
-      if (!outputs.length) return [el("p", { class: "sl-dim" }, ...nothing(words))];
+      if (!outputs.length) return [el("p", { class: "sl-dim" }, nothing(view, words))];
       return [el("ul", { class: "sl-files" }, ...outputs.map((output) => file(output, { view, api, words })))];
     },
   });
@@ -56,7 +58,7 @@ interface Plan {
 function section(plan: Plan): Section {
   const summary = el("summary");
   const body = el("div", { class: "sl-section" });
-  const node = el("details", { class: "sl-more" }, summary, body);
+  const node = el("details", { class: "sl-more sl-asks" }, summary, body);
   let view: RunView;
   let known = "";
   const fill = async () => {
@@ -67,7 +69,7 @@ function section(plan: Plan): Section {
       body.replaceChildren(...(await plan.read(view)));
     } catch (error) {
       known = "";
-      body.replaceChildren(el("p", { class: "sl-dim" }, (error as Error).message));
+      body.replaceChildren(el("p", { class: "sl-dim" }, faultText(error)));
     }
   };
   node.addEventListener("toggle", () => void fill());
@@ -82,8 +84,11 @@ function section(plan: Plan): Section {
   };
 }
 
-function nothing(words: Words): (Node | string)[] {
-  return [words.__("None yet. What the notebook writes below outputs/ is kept and listed here.")];
+function nothing(view: RunView, words: Words): string {
+  if (isTerminal(view.status) && view.phase !== DELIVERING) {
+    return words.__("None. What a notebook writes below outputs/ is kept and listed here.");
+  }
+  return words.__("None yet. What the notebook writes below outputs/ is kept and listed here.");
 }
 
 function file(output: Output, { view, api, words }: Parts & { view: RunView }): HTMLElement {
@@ -99,7 +104,7 @@ function file(output: Output, { view, api, words }: Parts & { view: RunView }): 
 function attemptRow(attempt: Attempt, view: RunView, words: Words): HTMLElement {
   const { started, ended, failure } = attempt;
   const took = started === null || ended === null ? "" : durationText(ended - started, words);
-  const why = failure ? failureSentence(failure, view.spec.notebook, words) : attempt.message || attempt.reason;
+  const why = failure ? failureSentence(failure, view.spec.notebook, words) : words.say(attempt.message || attempt.reason);
   const state = statusWord(attempt.status, words);
   const cells = [String(attempt.attempt), state, started === null ? "" : clockText(started), took, why];
   return el("tr", {}, ...cells.map((text) => el("td", {}, text)));

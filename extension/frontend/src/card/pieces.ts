@@ -1,13 +1,13 @@
 /** The small parts of a card: the line about the connection, the last line, the table of all metrics. */
 
-import { agoText } from "../figures";
-import { el, memo } from "../promote/elements";
+import { el, memo } from "../elements";
+import { agoText, clockText } from "../figures";
+import { remarks } from "../sentences";
 import type { RunView } from "../types";
 import type { Words } from "../words";
 import type { Standing } from "./follower";
 import { isOfRank, keyLabel, valueText } from "./keys";
 import type { Section } from "./outputs";
-import { clockText } from "./steps";
 
 export interface Notice {
   node: HTMLElement;
@@ -24,7 +24,7 @@ export function makeNotice(words: Words, again: () => void): Notice {
     node,
     tell(standing, message, asOf) {
       const lost = standing === "reconnecting" || standing === "away";
-      node.hidden = !lost && standing !== "gone";
+      node.hidden = !lost && standing !== "gone" && standing !== "still";
       button.hidden = !lost;
       if (node.hidden) text.textContent = "";
       else text.textContent = [reason(standing, message, words), shown(standing, asOf, words)].filter(Boolean).join(" ");
@@ -33,12 +33,15 @@ export function makeNotice(words: Words, again: () => void): Notice {
 }
 
 function reason(standing: Standing, message: string, words: Words): string {
+  if (standing === "still") {
+    return words.__("Live updates need JupyterLab; here you see the run as it was when this cell ran.");
+  }
   if (standing === "gone") return words.__("This run is not yours, or it is no longer known here.");
   return message || words.__("The connection is lost; trying again.");
 }
 
 function shown(standing: Standing, asOf: number | null, words: Words): string {
-  if (asOf === null) return "";
+  if (asOf === null || standing === "still") return "";
   if (standing === "gone") return words.__("Shown is what was saved with the notebook.");
   return words.__("The run itself goes on. Shown is how it stood at %1.", clockText(asOf));
 }
@@ -61,9 +64,7 @@ export function makeFoot(words: Words): { node: HTMLElement; update(view: RunVie
 }
 
 function remarksOn(view: RunView, words: Words): string[] {
-  const found: string[] = [];
-  const { dropped_points: dropped } = view;
-  if (dropped) found.push(words._n("%1 point was thinned out: the spool was full", "%1 points were thinned out: the spool was full", dropped));
+  const found = remarks(view, words);
   if (view.tracker === "down") found.push(words.__("MLflow is away; nothing is lost, it gets everything later"));
   return found;
 }

@@ -1,7 +1,7 @@
 /** One card: its parts in order, and what each of them is told when something happens. */
 
-import { ApiError } from "../api";
-import { el } from "../promote/elements";
+import { el, keepKeys } from "../elements";
+import { faultText } from "../faults";
 import type { Disposer } from "../stream";
 import { type Bundle, isTerminal, type RunView } from "../types";
 import type { CardParts } from "./card";
@@ -57,16 +57,26 @@ export class RunCard implements Disposer {
     this.stand("connecting", "");
   }
 
-  /** What lies in the notebook, before anything is asked. */
-  showSaved(bundle: Bundle): void {
-    if (isTerminal(bundle.view.status)) this.savedState = stateOf(bundle.view);
-    this.follower.begin(structuredClone(bundle.view));
-    this.charts.take(bundle.series);
-    this.asOf = Math.max(bundle.view.created, ...bundle.view.history.map((change) => change.time));
-  }
-
   start(): void {
     void this.follower.start();
+  }
+
+  /** What lies in the notebook is shown before anything is asked. */
+  startSaved(bundle: Bundle): void {
+    this.showSaved(bundle);
+    this.start();
+  }
+
+  /** Nothing will be asked. */
+  showStill(bundle: Bundle): void {
+    this.showSaved(bundle);
+    this.stand("still", "");
+  }
+
+  /** A view of now: only its curves are asked for. */
+  startFresh(view: RunView): void {
+    this.follower.begin(structuredClone(view));
+    this.follower.watch();
   }
 
   dispose(): void {
@@ -76,6 +86,13 @@ export class RunCard implements Disposer {
     this.follower.dispose();
     this.charts.dispose();
     this.log.dispose();
+  }
+
+  private showSaved(bundle: Bundle): void {
+    if (isTerminal(bundle.view.status)) this.savedState = stateOf(bundle.view);
+    this.charts.take(bundle.series);
+    this.follower.begin(structuredClone(bundle.view));
+    this.asOf = Math.max(bundle.view.created, ...bundle.view.history.map((change) => change.time));
   }
 
   private listener(): ConstructorParameters<typeof Follower>[1]["listener"] {
@@ -93,6 +110,7 @@ export class RunCard implements Disposer {
     this.node.dataset.status = view.status;
     this.node.setAttribute("aria-label", this.parts.words.__("Run %1", view.name));
     this.node.classList.toggle("sl-over", isTerminal(view.status));
+    this.parts.host?.named?.(view);
     this.head.update(view);
     this.log.update(view);
     for (const piece of Object.values(this.pieces.updated)) piece.update(view);
@@ -104,7 +122,10 @@ export class RunCard implements Disposer {
     this.standing = standing;
     this.node.dataset.connection = standing;
     if (standing === "gone" && !this.view) this.node.setAttribute("aria-label", this.parts.words.__("Run %1", this.runId));
-    this.head.allow(standing !== "away" && standing !== "gone");
+    const ever = standing !== "gone" && standing !== "still";
+    this.node.classList.toggle("sl-saved", !ever); // the style hides what would have to be asked for
+    this.head.allow(ever && standing !== "away", ever);
+    this.pieces.updated.strip.allow(ever);
     this.pieces.notice.tell(standing, message, this.view ? this.asOf : null);
   }
 
@@ -142,8 +163,7 @@ export class RunCard implements Disposer {
     try {
       await this.follower.act(action);
     } catch (error) {
-      const { message, hint } = error instanceof ApiError ? error : { message: String(error), hint: "" };
-      fault.textContent = [message, hint].filter(Boolean).join(" ");
+      fault.textContent = faultText(error);
       fault.hidden = false;
     }
   }
@@ -223,10 +243,10 @@ function layOut({ runId, head, charts, log, pieces }: Layout): HTMLElement {
   const { steps, failure, versions, strip, attempts, metrics, outputs, foot } = pieces.updated;
   const say = el("div", { class: "sl-say" }, head.sentence, failure.node, pieces.fault);
   const more = el("div", { class: "sl-mores" }, attempts.node, steps.more, metrics.node, outputs.node);
-  // keys pressed in here are ours: a notebook in command mode would take Enter and Space from our buttons
-  const attributes = { class: "sl-card", role: "region", "data-run": runId, "data-lm-suppress-shortcuts": "true" };
+  const attributes = { class: "sl-card", role: "region", "data-run": runId };
   const node = el("div", attributes, head.node, head.announced, pieces.notice.node, steps.node, say, versions.node);
   const row = el("div", { class: "sl-row" }, strip.node, foot.node);
   node.append(charts.node, row, log.node, more);
+  keepKeys(node);
   return node;
 }

@@ -1,7 +1,7 @@
 /** The way of a run so far: every change of its status with its time. */
 
-import { durationText } from "../figures";
-import { el, memo } from "../promote/elements";
+import { el, memo } from "../elements";
+import { clockText, durationText } from "../figures";
 import { statusClass, statusWord } from "../sentences";
 import { isTerminal, type RunView, type StatusChange } from "../types";
 import type { Words } from "../words";
@@ -36,13 +36,6 @@ export function makeSteps(words: Words): { node: HTMLElement; more: HTMLElement;
   };
 }
 
-/** Local time of day, with the date when it is not today. */
-export function clockText(moment: number): string {
-  const date = new Date(moment * 1000);
-  const time = date.toLocaleTimeString([], { hour12: false });
-  return date.toDateString() === new Date().toDateString() ? time : `${date.toLocaleDateString()} ${time}`;
-}
-
 /** The changes of the current attempt; the same status with another message counts once. */
 function merged(view: RunView): StatusChange[] {
   const own = view.history.filter((change) => change.attempt === view.attempt);
@@ -53,7 +46,7 @@ function step(change: StatusChange, words: Words): HTMLElement {
   const word = el("b", {}, statusWord(change.status, words));
   const time = el("span", { class: "sl-took" });
   const item = el("li", { class: `sl-step ${statusClass(change.status)}` }, el("span", { class: "sl-dot", "aria-hidden": "true" }), word, time);
-  item.title = [clockText(change.time), change.message || change.reason].filter(Boolean).join(" · ");
+  item.title = [clockText(change.time), words.say(change.message || change.reason)].filter(Boolean).join(" · ");
   return item;
 }
 
@@ -69,6 +62,6 @@ function head(words: Words): HTMLElement {
 
 function row(change: StatusChange, words: Words): HTMLElement {
   const cells = [clockText(change.time), String(change.attempt), statusWord(change.status, words)];
-  const said = change.message || change.reason;
+  const said = words.say(change.message || change.reason);
   return el("tr", {}, ...[...cells, said].map((text) => el("td", {}, text)));
 }

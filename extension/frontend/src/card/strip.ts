@@ -1,7 +1,7 @@
 /** The ranks of a gang, one small square each, with what is odd about them in words. */
 
+import { el, memo } from "../elements";
 import { agoText } from "../figures";
-import { el, memo } from "../promote/elements";
 import { isTerminal, type Rank, type RunView } from "../types";
 import type { Words } from "../words";
 
@@ -11,6 +11,8 @@ const SLOWER_SHARE = 0.1; // of the middle rank's steps
 export interface Strip {
   node: HTMLElement;
   update(view: RunView): void;
+  /** False where no log can be had: the squares are then no buttons to press. */
+  allow(may: boolean): void;
 }
 
 /** `open(rank)` is called for the square that was pressed. */
@@ -20,9 +22,18 @@ export function makeStrip(words: Words, open: (rank: number) => void): Strip {
   const node = el("div", { class: "sl-strip", hidden: true });
   node.append(el("span", { class: "sl-dim" }, words.__("ranks")), list, remark);
   let view: RunView;
-  const rebuild = memo(() => list.replaceChildren(...view.ranks.map((row) => square(row, words, open))));
+  let may = true;
+  const settle = (): void => list.querySelectorAll("button").forEach((button) => (button.disabled = !may));
+  const rebuild = memo(() => {
+    list.replaceChildren(...view.ranks.map((row) => square(row, words, open)));
+    settle();
+  });
   return {
     node,
+    allow(now) {
+      may = now;
+      settle();
+    },
     update(newest) {
       view = newest;
       node.hidden = view.ranks.length === 0;

@@ -57,7 +57,7 @@ export function endingText(view: RunView, words: Words): string {
   const took = durationText(elapsed(view), words);
   if (view.status === "FINISHED") return words.__("%1 is done after %2", view.name, took);
   if (view.status === "KILLED") return words.__("%1 was cancelled after %2", view.name, took);
-  const why = clauseOf(view.failure?.message || view.message);
+  const why = clauseOf(view.failure?.message || view.message, words);
   if (!why) return words.__("%1 failed after %2", view.name, took);
   return words.__("%1 failed after %2: %3", view.name, took, why);
 }

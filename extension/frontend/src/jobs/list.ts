@@ -1,14 +1,14 @@
 /** All my jobs, newest first and live, also those promoted elsewhere. */
 
-import { type Api, ApiError } from "../api";
-import { el } from "../promote/elements";
-import { faultFrom, isPassing } from "../promote/submit";
-import { faultBox } from "../promote/checked";
-import type { Disposer, Feed } from "../stream";
-import type { RunView } from "../types";
+import { ApiError } from "../api";
+import { el, setText } from "../elements";
+import { faultBox, faultFrom, isPassing, oneLine } from "../faults";
+import type { Page } from "../page";
+import type { Disposer } from "../stream";
+import { isTerminal, type RunView } from "../types";
 import type { Words } from "../words";
 import { type Row, makeRow } from "./row";
-import { type Group, isOver, Rows, statusesOf } from "./rows";
+import { type Group, Rows, statusesOf } from "./rows";
 
 const PAGE = 30;
 const TICK_MILLISECONDS = 1000;
@@ -22,11 +22,8 @@ export interface Notices {
   ask(): Promise<void>;
 }
 
-export interface JobsParts {
-  api: Api;
-  feed: Feed;
-  words: Words;
-  openRun(runId: string): void;
+export interface JobsParts extends Page {
+  openRun(view: RunView): void;
   notices?: Notices;
 }
 
@@ -112,7 +109,7 @@ class JobList {
   private failed(error: unknown): void {
     const starting = error instanceof ApiError && error.code === "launcher-starting";
     const fault = faultFrom(error, this.words);
-    this.at.fault.replaceChildren(starting ? el("p", { class: "sl-dim" }, fault.message) : faultBox(fault));
+    this.at.fault.replaceChildren(starting ? el("p", { class: "sl-dim" }, oneLine(fault)) : faultBox(fault));
     if (isPassing(error)) this.retrying = setTimeout(() => void this.load(), AGAIN_MILLISECONDS);
   }
 
@@ -176,14 +173,14 @@ class JobList {
     else if (this.at.fault.childElementCount) text = "";
     else if (filtered) text = words.__("No job fits the filter.");
     else text = words.__("No job yet: open a notebook and press Promote in its toolbar.");
-    if (this.at.said.textContent !== text) this.at.said.textContent = text;
+    setText(this.at.said, text);
   }
 
   private tick(): void {
     if (document.hidden || !this.node.isConnected) return;
     for (const [runId, row] of this.drawn) {
       const view = this.rows.get(runId);
-      if (view && (!isOver(view) || Date.now() / 1000 - (view.ended ?? 0) < 7200)) row.tick();
+      if (view && (!isTerminal(view.status) || Date.now() / 1000 - (view.ended ?? 0) < 7200)) row.tick();
     }
   }
 

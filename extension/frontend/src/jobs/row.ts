@@ -1,11 +1,10 @@
 /** One job in the list: state in a word and a colour, name, when, last figure. */
 
+import { el, setText } from "../elements";
 import { agoText, durationText, numberText } from "../figures";
-import { el } from "../promote/elements";
-import { elapsed, statusWord, userMetrics } from "../sentences";
-import type { RunView } from "../types";
+import { elapsed, statusClass, statusWord, userMetrics } from "../sentences";
+import { isTerminal, type RunView } from "../types";
 import type { Words } from "../words";
-import { isOver } from "./rows";
 
 export interface Row {
   node: HTMLElement;
@@ -14,7 +13,7 @@ export interface Row {
   tick(): void;
 }
 
-export function makeRow(view: RunView, parts: { words: Words; open(runId: string): void }): Row {
+export function makeRow(view: RunView, parts: { words: Words; open(view: RunView): void }): Row {
   const { words } = parts;
   const state = el("span", { class: "sl-state" });
   const name = el("span", { class: "sl-name" });
@@ -23,7 +22,7 @@ export function makeRow(view: RunView, parts: { words: Words; open(runId: string
   const dot = el("span", { class: "sl-dot", "aria-hidden": "true" });
   const button = el(
     "button",
-    { type: "button", class: "sl-job", onclick: () => parts.open(view.run_id) },
+    { type: "button", class: "sl-job", onclick: () => parts.open(now) },
     el("span", { class: "sl-line" }, dot, state, name),
     el("span", { class: "sl-line sl-dim" }, el("code", {}, view.run_id), when, figure),
   );
@@ -34,6 +33,7 @@ export function makeRow(view: RunView, parts: { words: Words; open(runId: string
       now = next;
       button.dataset.run = next.run_id;
       button.dataset.status = next.status;
+      button.className = `sl-job ${statusClass(next.status)}`;
       setText(state, statusWord(next.status, words));
       setText(name, next.name);
       setText(figure, figureText(next));
@@ -46,23 +46,19 @@ export function makeRow(view: RunView, parts: { words: Words; open(runId: string
 }
 
 /** A running job: for how long; one that is over: how long ago, and how long it took. */
-export function whenText(view: RunView, words: Words, now: number = Date.now() / 1000): string {
-  if (isOver(view) && view.ended) {
+function whenText(view: RunView, words: Words): string {
+  if (isTerminal(view.status) && view.ended) {
     const took = durationText(elapsed(view), words);
-    return words.__("%1, took %2", agoText(view.ended, words, now), took);
+    return words.__("%1, took %2", agoText(view.ended, words), took);
   }
   if (view.status === "WAITING" && view.position && view.position > 1) {
     return words._n("%1 job ahead", "%1 jobs ahead", view.position - 1);
   }
-  return durationText(elapsed(view, now), words);
+  return durationText(elapsed(view), words);
 }
 
 /** The last value of the notebook's first metric, a loss before others: `loss 0.0841`. */
-export function figureText(view: RunView): string {
-  const [key] = userMetrics(Object.keys(view.latest ?? {}));
+function figureText(view: RunView): string {
+  const [key] = userMetrics(Object.keys(view.latest));
   return key ? `${key} ${numberText(view.latest[key][1])}` : "";
-}
-
-function setText(node: HTMLElement, text: string): void {
-  if (node.textContent !== text) node.textContent = text;
 }

@@ -1,6 +1,6 @@
 /** The runs known to the page: from the list and from the stream, newest first. */
 
-import { isTerminal, type RunView } from "../types";
+import { ageOf, type RunView } from "../types";
 
 export type Group = "all" | "active" | "done" | "failed" | "cancelled";
 
@@ -11,10 +11,6 @@ const STATUSES: Record<Group, readonly string[]> = {
   failed: ["FAILED"],
   cancelled: ["KILLED"],
 };
-
-export function isOver(view: RunView): boolean {
-  return isTerminal(view.status);
-}
 
 /** The `status=` of a group as the launcher takes it; "" for all. */
 export function statusesOf(group: Group): string {
@@ -27,15 +23,11 @@ export class Rows {
   /** Keeps the newer of two: a list that was asked before an event may come after it. */
   put(view: RunView): void {
     const known = this.views.get(view.run_id);
-    if (!known || age(view) >= age(known)) this.views.set(view.run_id, view);
+    if (!known || ageOf(view) >= ageOf(known)) this.views.set(view.run_id, view);
   }
 
   get(runId: string): RunView | undefined {
     return this.views.get(runId);
-  }
-
-  clear(): void {
-    this.views.clear();
   }
 
   get size(): number {
@@ -53,12 +45,7 @@ export class Rows {
   }
 }
 
-/** Grows with every change of a run's status. */
-function age(view: RunView): number {
-  return view.attempt * 1e6 + (view.history?.length ?? 0);
-}
-
 function searched(view: RunView): string {
-  const models = (view.models ?? []).map((model) => model.name);
-  return [view.name, view.run_id, view.spec?.notebook ?? "", ...models].join(" ").toLowerCase();
+  const models = view.models.map((model) => model.name);
+  return [view.name, view.run_id, view.spec.notebook, ...models].join(" ").toLowerCase();
 }

@@ -15,12 +15,11 @@ export const promoteIcon = new LabIcon({
   ),
 });
 
-/** Three jobs below each other, each with its state. */
+/** Three jobs over time, one bar each; bars below each other with dots before them are the table of contents. */
 export const jobsIcon = new LabIcon({
   name: "slicelift:jobs",
   svgstr: svg(
-    `<circle cx="3.2" cy="3.5" r="1.7"/><rect x="6.5" y="2.6" width="8" height="1.8" rx=".6"/>` +
-      `<circle cx="3.2" cy="8" r="1.7"/><rect x="6.5" y="7.1" width="8" height="1.8" rx=".6"/>` +
-      `<circle cx="3.2" cy="12.5" r="1.7"/><rect x="6.5" y="11.6" width="8" height="1.8" rx=".6"/>`,
+    `<rect x="1.5" y="2" width="7" height="3" rx="1"/><rect x="4.5" y="6.5" width="10" height="3" rx="1"/>` +
+      `<rect x="8" y="11" width="5" height="3" rx="1"/>`,
   ),
 });

@@ -2,7 +2,8 @@
 
 import { jobs } from "./jobs";
 import { notify } from "./notify";
+import { page } from "./page";
 import { promote } from "./promote";
 import { renderer } from "./renderer";
 
-export default [renderer, promote, jobs, notify];
+export default [page, renderer, promote, jobs, notify];

@@ -3,41 +3,38 @@
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { ICommandPalette, MainAreaWidget, Notification, WidgetTracker } from "@jupyterlab/apputils";
 import { INotebookTracker } from "@jupyterlab/notebook";
-import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 import { Widget } from "@lumino/widgets";
 
 import { mountCard } from "../card/card";
 import { mountJobs } from "../jobs/list";
+import type { Page } from "../page";
 import type { Disposer } from "../stream";
 import type { RunView } from "../types";
-import type { Words } from "../words";
-import { labApi, labFeed } from "./api";
 import { openNotebook, showCell } from "./cells";
+import { JOBS, OPEN_RUN, openRun } from "./commands";
 import { jobsIcon } from "./icons";
 import { browserNotices, wakeNotices } from "./notify";
-
-export const OPEN_RUN = "slicelift:open-run";
-export const JOBS = "slicelift:jobs";
+import { IPage } from "./page";
 
 export const jobs: JupyterFrontEndPlugin<void> = {
   id: "slicelift:jobs",
   description: "The list of jobs, and runs in tabs.",
   autoStart: true,
-  optional: [INotebookTracker, ITranslator, ICommandPalette, ILayoutRestorer],
+  requires: [IPage],
+  optional: [INotebookTracker, ICommandPalette, ILayoutRestorer],
   activate: (
     app: JupyterFrontEnd,
+    page: Page,
     notebooks: INotebookTracker | null,
-    translator: ITranslator | null,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
   ) => {
-    const words = (translator ?? nullTranslator).load("slicelift");
-    addRuns({ app, notebooks, words, restorer });
-    const side = new JobsSide(words, (runId) => void app.commands.execute(OPEN_RUN, { run_id: runId }));
+    addRuns({ app, notebooks, page }, restorer);
+    const side = new JobsSide(page, (view) => openRun(app, view));
     app.shell.add(side, "left", { rank: 650 });
     restorer?.add(side, side.id);
     app.commands.addCommand(JOBS, {
-      label: words.__("Show Jobs"),
+      label: page.words.__("Show Jobs"),
       describedBy: { args: { type: "object", properties: {} } },
       execute: () => app.shell.activateById(side.id),
     });
@@ -45,83 +42,77 @@ export const jobs: JupyterFrontEndPlugin<void> = {
   },
 };
 
-/** The command that opens a run's card in a tab of its own, again after a reload. */
-function addRuns(parts: {
+interface Parts {
   app: JupyterFrontEnd;
   notebooks: INotebookTracker | null;
-  words: Words;
-  restorer: ILayoutRestorer | null;
-}): void {
-  const { app, words } = parts;
+  page: Page;
+}
+
+/** The command that opens a run's card in a tab of its own, again after a reload. */
+function addRuns(parts: Parts, restorer: ILayoutRestorer | null): void {
+  const { app, page } = parts;
   const tracker = new WidgetTracker<MainAreaWidget<RunTab>>({ namespace: "slicelift-runs" });
   app.commands.addCommand(OPEN_RUN, {
-    label: words.__("Open a Run"),
+    label: page.words.__("Open a Run"),
     isVisible: () => false,
     describedBy: {
-      args: { type: "object", properties: { run_id: { type: "string" } }, required: ["run_id"] },
+      args: {
+        type: "object",
+        properties: { run_id: { type: "string" }, view: { type: "object" } },
+        required: ["run_id"],
+      },
     },
     execute: (args) => {
       const runId = String(args.run_id ?? "");
       if (!runId) return;
       const known = tracker.find((widget) => widget.content.runId === runId);
-      const widget = known ?? runTab(runId, parts);
+      const widget = known ?? runTab((args.view as unknown as RunView | undefined) ?? runId, parts);
       if (!known) void tracker.add(widget);
       if (!widget.isAttached) app.shell.add(widget, "main");
       app.shell.activateById(widget.id);
     },
   });
-  void parts.restorer?.restore(tracker, {
+  void restorer?.restore(tracker, {
     command: OPEN_RUN,
     args: (widget) => ({ run_id: widget.content.runId }),
     name: (widget) => widget.content.runId,
   });
 }
 
-function runTab(
-  runId: string,
-  parts: { app: JupyterFrontEnd; notebooks: INotebookTracker | null; words: Words },
-): MainAreaWidget<RunTab> {
-  const content = new RunTab(runId, parts.words, (file, cell, line) => {
-    const panel = parts.notebooks && openNotebook(parts.notebooks, file);
-    if (panel) void showCell(parts.app, panel, { cell, line });
-    else Notification.info(parts.words.__("Open %1 first, then click again.", file), { autoClose: 6000 });
+function runTab(run: string | RunView, { app, notebooks, page }: Parts): MainAreaWidget<RunTab> {
+  const content = new RunTab(run, page, (file, cell, line) => {
+    const panel = notebooks && openNotebook(notebooks, file);
+    if (panel) void showCell(app, panel, { cell, line });
+    else Notification.info(page.words.__("Open %1 first, then click again.", file), { autoClose: 6000 });
   });
   const widget = new MainAreaWidget({ content });
-  widget.id = `slicelift-${runId}`;
+  widget.id = `slicelift-${content.runId}`;
   widget.toolbar.hide();
   return widget;
 }
 
 class RunTab extends Widget {
+  readonly runId: string;
   private readonly card: Disposer;
 
-  constructor(
-    readonly runId: string,
-    words: Words,
-    openCell: (file: string, cell: number, line: number) => void,
-  ) {
+  constructor(run: string | RunView, page: Page, openCell: (file: string, cell: number, line: number) => void) {
     super();
+    this.runId = typeof run === "string" ? run : run.run_id;
     this.addClass("sl-tab");
-    this.title.label = runId;
-    this.title.caption = words.__("Run %1", runId);
+    this.title.label = typeof run === "string" ? run : run.name;
+    this.title.caption = page.words.__("Run %1", this.runId);
     this.title.icon = jobsIcon;
     this.title.closable = true;
     const place = document.createElement("div");
     this.node.append(place);
-    this.card = mountCard(place, runId, { api: labApi, feed: labFeed, words, host: { openCell } });
-    void this.named();
+    const named = (view: RunView): void => void (this.title.label = view.name);
+    this.card = mountCard(place, run, { ...page, host: { openCell, named } });
   }
 
   override dispose(): void {
     if (this.isDisposed) return;
     this.card.dispose();
     super.dispose();
-  }
-
-  /** The tab is called by the run's name once that is known. */
-  private async named(): Promise<void> {
-    const view = await labApi.get<RunView>(`api/jobs/${this.runId}`).catch(() => null);
-    if (view && !this.isDisposed) this.title.label = view.name;
   }
 }
 
@@ -130,14 +121,14 @@ class JobsSide extends Widget {
   private list: Disposer | null = null;
 
   constructor(
-    private readonly words: Words,
-    private readonly openRun: (runId: string) => void,
+    private readonly page: Page,
+    private readonly open: (view: RunView) => void,
   ) {
     super();
     this.id = "slicelift-jobs";
     this.addClass("sl-side");
     this.title.icon = jobsIcon;
-    this.title.caption = words.__("Jobs");
+    this.title.caption = page.words.__("Jobs");
   }
 
   override dispose(): void {
@@ -145,15 +136,13 @@ class JobsSide extends Widget {
     super.dispose();
   }
 
+  protected override onActivateRequest(): void {
+    this.node.querySelector("input")?.focus();
+  }
+
   protected override onAfterShow(): void {
     wakeNotices();
-    this.list ??= mountJobs(this.node, {
-      api: labApi,
-      feed: labFeed,
-      words: this.words,
-      openRun: this.openRun,
-      notices: browserNotices,
-    });
+    this.list ??= mountJobs(this.node, { ...this.page, openRun: this.open, notices: browserNotices });
   }
 }
 

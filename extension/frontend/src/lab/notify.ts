@@ -2,15 +2,17 @@
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { Notification as LabNotification } from "@jupyterlab/apputils";
-import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 
+import type { Api } from "../api";
 import { type Ending, Endings, endingText } from "../jobs/endings";
 import type { Notices } from "../jobs/list";
+import type { Page } from "../page";
 import type { Context } from "../promote/answers";
 import type { Disposer } from "../stream";
 import type { RunView } from "../types";
 import type { Words } from "../words";
-import { labApi, labFeed } from "./api";
+import { openRun } from "./commands";
+import { IPage } from "./page";
 
 const SHOWN_MILLISECONDS = 10_000;
 // a hidden page has no stream; browsers let its timers run once a minute
@@ -38,41 +40,40 @@ export const notify: JupyterFrontEndPlugin<void> = {
   id: "slicelift:notify",
   description: "Tells when a job ends.",
   autoStart: true,
-  optional: [ITranslator],
-  activate: (app: JupyterFrontEnd, translator: ITranslator | null) => {
-    const words = (translator ?? nullTranslator).load("slicelift");
+  requires: [IPage],
+  activate: (app: JupyterFrontEnd, { api, feed, words }: Page) => {
     const endings = new Endings(
       (ending) => tell(app, ending, words),
       () => !document.hasFocus(),
     );
     let watching: Disposer | null = null;
     wake = () => {
-      watching ??= labFeed.watchAll({
+      watching ??= feed.watchAll({
         run: (view) => endings.seen(view),
-        reset: () => void catchUp(endings),
+        reset: () => void catchUp(endings, api),
       });
     };
-    document.addEventListener("visibilitychange", () => pollWhileHidden(endings));
+    document.addEventListener("visibilitychange", () => pollWhileHidden(endings, api));
     // a launcher that runs may have jobs of this user; one that does not is not asked for
     void app.restored.then(async () => {
-      const context = await labApi.get<Context>("context").catch(() => null);
+      const context = await api.get<Context>("context").catch(() => null);
       if (context?.launcher === "up") wake();
     });
   },
 };
 
 /** What ended while the page had no stream. */
-async function catchUp(endings: Endings): Promise<void> {
-  const answer = await labApi.get<{ jobs: RunView[] }>("api/jobs?limit=50").catch(() => null);
+async function catchUp(endings: Endings, api: Api): Promise<void> {
+  const answer = await api.get<{ jobs: RunView[] }>("api/jobs?limit=50").catch(() => null);
   answer?.jobs.forEach((view) => endings.seen(view));
 }
 
 let polling: ReturnType<typeof setInterval> | undefined;
 
-function pollWhileHidden(endings: Endings): void {
+function pollWhileHidden(endings: Endings, api: Api): void {
   clearInterval(polling);
   if (!document.hidden || browserNotices.state() !== "on") return;
-  polling = setInterval(() => endings.anyActive() && void catchUp(endings), HIDDEN_POLL_MILLISECONDS);
+  polling = setInterval(() => endings.anyActive() && void catchUp(endings, api), HIDDEN_POLL_MILLISECONDS);
 }
 
 function tell(app: JupyterFrontEnd, ending: Ending, words: Words): void {
@@ -80,7 +81,7 @@ function tell(app: JupyterFrontEnd, ending: Ending, words: Words): void {
   const text = endingText(view, words);
   const show = (): void => {
     window.focus();
-    void app.commands.execute("slicelift:open-run", { run_id: view.run_id });
+    openRun(app, view);
   };
   const type = { FINISHED: "success", FAILED: "error" }[view.status as string] ?? "info";
   LabNotification.emit(text, type as LabNotification.TypeOptions, {

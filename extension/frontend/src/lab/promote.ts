@@ -1,40 +1,39 @@
-/** The Promote command and its panel on the right: one page per notebook, the current one is shown. */
+/** The Promote command and its panel on the right: one sheet per notebook, the current one is shown. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { Dialog, ICommandPalette, showDialog } from "@jupyterlab/apputils";
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IStateDB } from "@jupyterlab/statedb";
-import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 import { Widget } from "@lumino/widgets";
 
-import { el } from "../promote/elements";
+import { el } from "../elements";
+import type { Page } from "../page";
 import { type PromoteHandle, mountPromote } from "../promote/panel";
-import type { Words } from "../words";
-import { labApi, labFeed } from "./api";
 import { openNotebook, showCell } from "./cells";
+import { JOBS, openRun, PROMOTE } from "./commands";
 import { promoteIcon } from "./icons";
 import { wakeNotices } from "./notify";
+import { IPage } from "./page";
 
-export const PROMOTE = "slicelift:promote";
 const SAVE_UNASKED = "slicelift:save-unasked";
 
 export const promote: JupyterFrontEndPlugin<void> = {
   id: "slicelift:plugin", // the name of its schema, which puts the button into the toolbar
   description: "The Promote button and panel of notebooks.",
   autoStart: true,
-  requires: [INotebookTracker],
-  optional: [ITranslator, ICommandPalette, IStateDB],
+  requires: [INotebookTracker, IPage],
+  optional: [ICommandPalette, IStateDB],
   activate: (
     app: JupyterFrontEnd,
     tracker: INotebookTracker,
-    translator: ITranslator | null,
+    page: Page,
     palette: ICommandPalette | null,
     memory: IStateDB | null,
   ) => {
-    const words = (translator ?? nullTranslator).load("slicelift");
+    const { words } = page;
     let side: PromoteSide | null = null;
     const shown = (): PromoteSide => {
-      if (!side || side.isDisposed) side = new PromoteSide({ app, tracker, words, memory });
+      if (!side || side.isDisposed) side = new PromoteSide({ app, tracker, page, memory });
       if (!side.isAttached) app.shell.add(side, "right", { rank: 500 });
       app.shell.activateById(side.id);
       return side;
@@ -59,18 +58,19 @@ export const promote: JupyterFrontEndPlugin<void> = {
 interface Parts {
   app: JupyterFrontEnd;
   tracker: INotebookTracker;
-  words: Words;
+  page: Page;
   memory: IStateDB | null;
 }
 
-interface Page {
+/** Of one notebook. */
+interface Sheet {
   node: HTMLElement;
   handle: PromoteHandle;
   path: string;
 }
 
 class PromoteSide extends Widget {
-  private readonly pages = new Map<NotebookPanel, Page>();
+  private readonly sheets = new Map<NotebookPanel, Sheet>();
   private readonly empty = el("div", { class: "sl-empty" });
 
   constructor(private readonly parts: Parts) {
@@ -78,46 +78,57 @@ class PromoteSide extends Widget {
     this.id = "slicelift-promote";
     this.addClass("sl-side");
     this.title.icon = promoteIcon;
-    this.title.caption = parts.words.__("Promote");
+    this.title.caption = parts.page.words.__("Promote");
     this.node.append(this.empty);
     parts.tracker.currentChanged.connect(this.follow, this);
   }
 
-  /** Opens the page of a notebook; one that is there already is shown as it stands. */
+  /** Opens the sheet of a notebook; one that is there already is shown as it stands. */
   promote(panel: NotebookPanel): void {
-    const page = this.pages.get(panel);
-    if (!page || page.path !== panel.context.path) this.add(panel);
+    const sheet = this.sheets.get(panel);
+    if (!sheet || sheet.path !== panel.context.path) this.add(panel);
     this.follow();
+    this.focus();
   }
 
   override dispose(): void {
     if (this.isDisposed) return;
     this.parts.tracker.currentChanged.disconnect(this.follow, this);
-    [...this.pages.keys()].forEach((panel) => this.remove(panel));
+    [...this.sheets.keys()].forEach((panel) => this.remove(panel));
     super.dispose();
+  }
+
+  protected override onActivateRequest(): void {
+    if (!this.node.contains(document.activeElement)) this.focus();
+  }
+
+  /** Into the sheet that is shown, or to the offer of one; not away from a dialog. */
+  private focus(): void {
+    if (document.querySelector(".jp-Dialog")) return;
+    const sheet = [...this.sheets.values()].find(({ node }) => !node.hidden);
+    if (sheet && this.empty.hidden) sheet.handle.focus();
+    else this.empty.querySelector("button")?.focus();
   }
 
   private add(panel: NotebookPanel): void {
     this.remove(panel);
-    const { app, words } = this.parts;
+    const { app, page } = this.parts;
     const node = el("div");
     this.node.append(node);
     const openCell = (cell: number, line: number): void => void showCell(app, panel, { cell, line });
     const handle = mountPromote(node, {
-      api: labApi,
-      feed: labFeed,
-      words,
+      ...page,
       path: panel.context.path,
       host: { openCell: (file, cell, line) => this.openPlace(panel, file, { cell, line }) },
       save: () => this.save(panel),
       openCell,
       submitted: () => wakeNotices(),
-      openJobs: (runId) => {
-        void app.commands.execute("slicelift:jobs");
-        void app.commands.execute("slicelift:open-run", { run_id: runId });
+      openJobs: (view) => {
+        void app.commands.execute(JOBS);
+        openRun(app, view);
       },
     });
-    this.pages.set(panel, { node, handle, path: panel.context.path });
+    this.sheets.set(panel, { node, handle, path: panel.context.path });
     panel.context.fileChanged.connect(handle.refresh, handle);
     panel.context.model.stateChanged.connect((_, change) => {
       if (change.name === "dirty" && change.newValue) handle.edited();
@@ -126,12 +137,12 @@ class PromoteSide extends Widget {
   }
 
   private remove(panel: NotebookPanel): void {
-    const page = this.pages.get(panel);
-    if (!page) return;
-    this.pages.delete(panel);
-    if (!panel.isDisposed) panel.context.fileChanged.disconnect(page.handle.refresh, page.handle);
-    page.handle.dispose();
-    page.node.remove();
+    const sheet = this.sheets.get(panel);
+    if (!sheet) return;
+    this.sheets.delete(panel);
+    if (!panel.isDisposed) panel.context.fileChanged.disconnect(sheet.handle.refresh, sheet.handle);
+    sheet.handle.dispose();
+    sheet.node.remove();
     this.follow();
   }
 
@@ -140,16 +151,16 @@ class PromoteSide extends Widget {
     void showCell(this.parts.app, named ?? panel, place);
   }
 
-  /** The page of the current notebook, or an offer to make one; the last page stays where no notebook is current. */
+  /** The sheet of the current notebook, or an offer to make one; the last sheet stays where no notebook is current. */
   private follow(): void {
     const current = this.parts.tracker.currentWidget;
-    this.pages.forEach((page, panel) => (page.node.hidden = panel !== current));
-    this.empty.hidden = current !== null && this.pages.has(current);
+    this.sheets.forEach((sheet, panel) => (sheet.node.hidden = panel !== current));
+    this.empty.hidden = current !== null && this.sheets.has(current);
     if (!this.empty.hidden) this.offer(current);
   }
 
   private offer(panel: NotebookPanel | null): void {
-    const { words } = this.parts;
+    const { words } = this.parts.page;
     if (!panel) {
       this.empty.replaceChildren(el("p", { class: "sl-dim" }, words.__("Open a notebook to promote it.")));
       return;
@@ -174,7 +185,8 @@ class PromoteSide extends Widget {
   }
 
   private async maySave(panel: NotebookPanel): Promise<boolean> {
-    const { memory, words } = this.parts;
+    const { memory, page } = this.parts;
+    const { words } = page;
     if ((await memory?.fetch(SAVE_UNASKED)) === true) return true;
     const answer = await showDialog({
       title: words.__("Save %1?", panel.title.label),

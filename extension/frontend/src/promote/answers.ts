@@ -1,5 +1,6 @@
 /** What the server extension answers to `context`, `check`, `plan` and `promote`. */
 
+import type { Fault } from "../faults";
 import type { RunView } from "../types";
 
 export interface FindingRow {
@@ -95,7 +96,6 @@ export interface PlanAnswer {
   capacity: Capacity | null;
   notes: string[];
   script: string;
-  sentence: string;
 }
 
 /** The body of `plan` and `promote` below `request`; what is left out is what the preset or the notebook says. */
@@ -115,14 +115,6 @@ export interface Step {
   name: string;
   text: string;
   seconds: number;
-}
-
-/** What went wrong, in the form of every error of ours. */
-export interface Fault {
-  code: string;
-  message: string;
-  hint: string;
-  detail?: { findings?: FindingRow[] } | null;
 }
 
 /** One line of `promote`. */

@@ -1,8 +1,9 @@
 /** The findings of the preflight: worst first, each with its place to jump to. */
 
+import { el, told } from "../elements";
+import { placeText } from "../sentences";
 import type { Words } from "../words";
-import type { Fault, FindingRow } from "./answers";
-import { el, told } from "./elements";
+import type { FindingRow } from "./answers";
 
 const ORDER = { error: 0, warning: 1, note: 2 };
 const NOTES_SHOWN = 3;
@@ -38,16 +39,6 @@ export function counted(findings: readonly FindingRow[], words: Words): string {
     .join(", ");
 }
 
-/** A refusal beside what it concerns: what was found, and the way on. */
-export function faultBox(fault: Fault): HTMLElement {
-  return el(
-    "div",
-    { class: "sl-fault", role: "alert", "data-code": fault.code },
-    el("p", {}, ...told(fault.message)),
-    fault.hint ? el("p", { class: "sl-dim" }, ...told(fault.hint)) : null,
-  );
-}
-
 function findingItem(row: FindingRow, words: Words, jump: Jump): HTMLElement {
   return el(
     "li",
@@ -58,18 +49,18 @@ function findingItem(row: FindingRow, words: Words, jump: Jump): HTMLElement {
       { class: "sl-what" },
       place(row, words, jump),
       " ",
-      el("span", {}, ...told(row.message)),
+      el("span", {}, ...told(words.say(row.message))),
       row.source ? el("code", { class: "sl-source" }, row.source.trim()) : null,
-      row.fix ? el("p", { class: "sl-dim sl-fix" }, ...told(row.fix)) : null,
+      row.fix ? el("p", { class: "sl-dim sl-fix" }, ...told(words.say(row.fix))) : null,
     ),
   );
 }
 
 function place(row: FindingRow, words: Words, jump: Jump): HTMLElement | null {
   if (row.cell === null) return row.file ? el("code", {}, row.file) : null;
-  const [cell, line] = [row.cell, row.line];
-  const text = line === null ? words.__("cell %1", cell) : words.__("cell %1, line %2", cell, line);
-  if (row.file) return el("span", { class: "sl-place" }, words.__("%1 of %2", text, row.file));
+  const { cell, line, file } = row;
+  const text = placeText({ cell, line, file }, words);
+  if (file) return el("span", { class: "sl-place" }, text);
   const go = (): void => jump(cell, line ?? 1);
   return el("button", { class: "sl-link", type: "button", onclick: go }, text);
 }

@@ -1,7 +1,8 @@
 /** What the user chose in the form, and what becomes of it: a request, and which field a refusal concerns. */
 
+import type { Fault } from "../faults";
 import type { Words } from "../words";
-import type { Capacity, Fault, Parameter, Preset, PromoteRequest } from "./answers";
+import type { Capacity, Parameter, Preset, PromoteRequest } from "./answers";
 
 /** The form as typed. "" means what the preset or the notebook says. */
 export interface Choice {

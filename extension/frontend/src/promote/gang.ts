@@ -1,10 +1,10 @@
 /** The form: preset, size, queue, parameters, names, secrets. Writes into the choice and tells when it changed. */
 
+import { type Child, el } from "../elements";
+import { type Fault, faultBox } from "../faults";
 import type { Words } from "../words";
-import type { Capacity, Context, Fault, Parameter, Preset } from "./answers";
-import { faultBox } from "./checked";
+import type { Capacity, Context, Parameter, Preset } from "./answers";
 import { type Choice, isForSlices, type Place, placeOf, presetOf, shownDefault, sliceOf } from "./choice";
-import { type Child, el } from "./elements";
 import { freeText, poolOf } from "./travels";
 
 export interface FormParts {
@@ -58,9 +58,9 @@ function field(label: string, place: Place, ...controls: Child[]): HTMLElement {
 
 function presetSelect(parts: FormParts, preset: Preset | null): HTMLElement {
   const options = (parts.context?.presets ?? []).map((item) =>
-    el("option", { value: item.name, selected: item.name === preset?.name }, item.display_name || item.name),
+    el("option", { value: item.name, selected: item.name === preset?.name }, parts.words.say(item.display_name) || item.name),
   );
-  const select = el("select", { name: "preset", title: preset?.description }, ...options);
+  const select = el("select", { name: "preset", title: parts.words.say(preset?.description ?? "") }, ...options);
   select.addEventListener("change", () => {
     Object.assign(parts.choice, { preset: select.value, workers: "", gpus: "", slice: "" });
     parts.chosen(true);
@@ -111,8 +111,7 @@ function sizeField(parts: FormParts, preset: Preset | null): HTMLElement {
 function sizeFree(parts: FormParts, preset: Preset | null): string {
   if (!parts.capacity) return "";
   const gpus = Number(parts.choice.gpus || preset?.gpus_per_worker || 0);
-  const pool = poolOf({ workers: 1, gpus_per_worker: gpus, slice: null }, parts.capacity);
-  return pool ? freeText(pool, parts.words) : "";
+  return freeText(poolOf({ workers: 1, gpus_per_worker: gpus, slice: null }, parts.capacity), parts.words);
 }
 
 function sliceField(parts: FormParts): HTMLElement {

@@ -1,7 +1,7 @@
 /** A long text that is shown when asked for, with a button that copies it. */
 
+import { el } from "../elements";
 import type { Words } from "../words";
-import { el } from "./elements";
 
 const SPOKEN_MILLISECONDS = 2000;
 

@@ -1,22 +1,20 @@
 /** The Promote panel of one notebook: what was found, what travels, how large, when it starts; then the run. */
 
-import type { Api } from "../api";
 import { type Host, mountCard } from "../card/card";
-import type { Disposer, Feed } from "../stream";
+import { el, memo, setText } from "../elements";
+import { faultBox, oneLine } from "../faults";
+import type { Page } from "../page";
+import type { Disposer } from "../stream";
 import type { RunView } from "../types";
 import type { Words } from "../words";
-import { counted, faultBox, findingList } from "./checked";
+import { counted, findingList } from "./checked";
 import { placeOf } from "./choice";
-import { el, memo } from "./elements";
 import { gangForm, showFault } from "./gang";
-import { Session, type State } from "./session";
 import { onDemand } from "./ondemand";
+import { Session, type State } from "./session";
 import { planList, travelsList, travelsSummary } from "./travels";
 
-export interface PromoteParts {
-  api: Api;
-  feed: Feed;
-  words: Words;
+export interface PromoteParts extends Page {
   host?: Host;
   path: string;
   /** Saves the document if it must be; false when the user would not. */
@@ -24,7 +22,7 @@ export interface PromoteParts {
   /** Shows a cell (from 0) and a line of it (from 1) in the notebook. */
   openCell(cell: number, line: number): void;
   submitted(view: RunView): void;
-  openJobs?(runId: string): void;
+  openJobs?(view: RunView): void;
 }
 
 export interface PromoteHandle extends Disposer {
@@ -32,6 +30,8 @@ export interface PromoteHandle extends Disposer {
   refresh(): void;
   /** The document was changed and is not what was checked. */
   edited(): void;
+  /** The focus goes to the panel's heading. */
+  focus(): void;
 }
 
 export function mountPromote(node: HTMLElement, parts: PromoteParts): PromoteHandle {
@@ -40,6 +40,7 @@ export function mountPromote(node: HTMLElement, parts: PromoteParts): PromoteHan
   return {
     refresh: () => panel.session.saved(),
     edited: () => panel.session.edited(),
+    focus: () => panel.focus(),
     dispose: () => panel.dispose(),
   };
 }
@@ -70,6 +71,10 @@ class Panel {
     this.draw();
   }
 
+  focus(): void {
+    this.at.title.focus();
+  }
+
   dispose(): void {
     this.session.dispose();
     this.card?.dispose();
@@ -78,13 +83,14 @@ class Panel {
 
   private whole(): HTMLElement {
     const title = this.words.__("Promote %1", this.name);
+    setText(this.at.title, title);
     return el(
       "section",
       { class: "sl-promote", role: "region", "aria-label": title },
       el(
         "header",
         { class: "sl-head" },
-        el("h2", {}, title),
+        this.at.title,
         this.at.summary,
         el("div", { class: "sl-actions" }, this.at.submit, this.at.check),
         this.at.status,
@@ -134,7 +140,7 @@ class Panel {
     const { words, session } = this;
     const why = session.hindrance();
     const { check } = state;
-    const cells = check && words.__("%1 of %2 code cells", check.cells.travelling, check.cells.code);
+    const cells = check && travellingText(check.cells, words);
     const took = check && words.__("checked in %1 s", check.seconds.toFixed(1));
     setText(this.at.summary, [cells, took].filter(Boolean).join(" · "));
     setText(this.at.status, this.progress(state));
@@ -157,7 +163,7 @@ class Panel {
     if (state.submitting && state.lost) {
       return words.__("The connection was lost; sending the same promotion again. It makes one job only.");
     }
-    if (state.submitting) return state.steps[state.steps.length - 1]?.text ?? words.__("Saving and sending…");
+    if (state.submitting) return words.say(state.steps.at(-1)?.text ?? "") || words.__("Saving and sending…");
     if (state.run) return "";
     if (state.checking) return words.__("Checking…");
     if (state.planning) return words.__("Planning: snapshot and data are looked at…");
@@ -215,7 +221,7 @@ class Panel {
     else if (check && !check.ok)
       this.at.plan.replaceChildren(waiting(words.__("Known once no error is left.")));
     else this.at.plan.replaceChildren(waiting(words.__("Made once the notebook is checked.")));
-    const away = contextFault ? contextFault.message : context?.launcher === "up" ? "" : context?.message;
+    const away = contextFault ? oneLine(contextFault) : context?.launcher === "up" ? "" : words.say(context?.message ?? "");
     if (away) this.at.plan.append(waiting(away));
   });
 
@@ -247,13 +253,16 @@ class Panel {
     const { words } = this;
     const place = el("div");
     const again = el("button", { type: "button" }, words.__("Promote again"));
-    again.addEventListener("click", () => void this.session.again());
+    again.addEventListener("click", () => {
+      this.focus(); // the button goes with the run
+      void this.session.again();
+    });
     const jobs = el("button", { type: "button" }, words.__("Open in jobs"));
-    jobs.addEventListener("click", () => this.parts.openJobs?.(run.run_id));
+    jobs.addEventListener("click", () => this.parts.openJobs?.(run));
     const title = el("h3", { tabindex: -1 }, words.__("Submitted"));
     const actions = el("div", { class: "sl-actions" }, this.parts.openJobs ? jobs : null, again);
     this.at.run.append(title, place, actions);
-    this.card = mountCard(place, run.run_id, this.parts);
+    this.card = mountCard(place, run, this.parts);
     title.focus();
   });
 
@@ -271,6 +280,7 @@ function makePieces(words: Words) {
   const status = el("p", { class: "sl-progress", role: "status", id: `sl-progress-${++panels}` });
   return {
     status,
+    title: el("h2", { tabindex: -1 }),
     summary: el("p", { class: "sl-dim sl-summary" }),
     submit: el("button", { type: "button", class: "sl-main", "aria-describedby": status.id }),
     check: el("button", { type: "button" }, words.__("Check again")),
@@ -287,6 +297,11 @@ function makePieces(words: Words) {
   };
 }
 
+/** `8 of 9 code cells travel`. */
+function travellingText({ travelling, code }: { travelling: number; code: number }, words: Words): string {
+  return words._n("%2 of %1 code cell travels", "%2 of %1 code cells travel", code, travelling);
+}
+
 /** The form is built anew only when what can be chosen differs. */
 function formKey({ context, plan, check }: State): string {
   const capacity = plan?.capacity ?? context?.capacity;
@@ -295,10 +310,6 @@ function formKey({ context, plan, check }: State): string {
 
 function waiting(text: string): HTMLElement {
   return el("p", { class: "sl-dim" }, text);
-}
-
-function setText(node: HTMLElement, text: string): void {
-  if (node.textContent !== text) node.textContent = text;
 }
 
 /** Remembers which control of that name has the focus, and where its cursor stands. */

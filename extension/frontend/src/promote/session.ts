@@ -1,12 +1,13 @@
 /** One notebook's way to a job: what is known of it, and what is asked next. No DOM. */
 
 import type { Api } from "../api";
+import { type Fault, faultFrom, isPassing, Refusal } from "../faults";
 import type { RunView } from "../types";
 import type { Words } from "../words";
-import type { CheckAnswer, Context, Fault, FindingRow, PlanAnswer, Step } from "./answers";
+import type { CheckAnswer, Context, FindingRow, PlanAnswer, Step } from "./answers";
 import { type Choice, emptyChoice, faultOf, presetOf, requestOf } from "./choice";
 import { mintId } from "./id";
-import { faultFrom, isPassing, Refusal, submitPromotion } from "./submit";
+import { submitPromotion } from "./submit";
 
 const REPLAN_MILLISECONDS = 500;
 const RECHECK_MILLISECONDS = 300;
@@ -109,7 +110,7 @@ export class Session {
 
   /** The findings of the last check, or of a plan that saw newer ones. */
   findings(): FindingRow[] {
-    return this.state.planFault?.detail?.findings ?? this.state.check?.findings ?? [];
+    return findingsOf(this.state.planFault) ?? this.state.check?.findings ?? [];
   }
 
   async submit(): Promise<void> {
@@ -169,7 +170,7 @@ export class Session {
     const fault = faultFrom(error, this.around.words);
     if (fault.code === "promotion-differs") this.intent = { key: "", id: "" };
     this.state.submitFault = fault;
-    const findings = fault.detail?.findings;
+    const findings = findingsOf(fault);
     if (findings && this.state.check) this.state.check = { ...this.state.check, findings, ok: false };
   }
 
@@ -264,6 +265,11 @@ export class Session {
       setTimeout(() => void act(), milliseconds),
     );
   }
+}
+
+/** A refusal of the preflight carries what it found. */
+function findingsOf(fault: Fault | null): FindingRow[] | undefined {
+  return (fault?.detail as { findings?: FindingRow[] } | null | undefined)?.findings;
 }
 
 function freshState(): State {

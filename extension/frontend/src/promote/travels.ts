@@ -1,11 +1,11 @@
 /** What goes along with a promotion, and when it starts. */
 
-import type { Words } from "../words";
-import type { Capacity, DataRow, Fault, PlanAnswer, Travels } from "./answers";
-import { faultBox } from "./checked";
-import { type Place, placeOf } from "./choice";
-import { el, told, type Child } from "./elements";
+import { el, told, type Child } from "../elements";
+import { type Fault, faultBox } from "../faults";
 import { sizeText } from "../figures";
+import type { Words } from "../words";
+import type { Capacity, DataRow, PlanAnswer, Travels } from "./answers";
+import { type Place, placeOf } from "./choice";
 
 /** Code, data, packages: a description list; a refusal stands beside the row it concerns. */
 export function travelsList(plan: PlanAnswer | null, fault: Fault | null, words: Words): HTMLElement {
@@ -33,7 +33,7 @@ export function travelsSummary(travels: Travels, words: Words): string {
 
 /** When it starts, and what else the launcher has to say. */
 export function planList(plan: PlanAnswer, words: Words): HTMLElement {
-  const notes = plan.notes.map((note) => el("li", {}, ...told(note)));
+  const notes = plan.notes.map((note) => el("li", {}, ...told(words.say(note))));
   return el(
     "div",
     {},
@@ -50,7 +50,6 @@ export function startsText(plan: PlanAnswer, words: Words): string {
     return words._n("starts behind %1 job that waits", "starts behind %1 jobs that wait", position - 1);
   }
   const pool = poolOf(spec, capacity);
-  if (!pool) return plan.sentence;
   if (pool.free >= pool.needed) return words.__("starts now: %1", freeText(pool, words));
   return words.__("next in line: %1", freeText(pool, words));
 }
@@ -75,9 +74,11 @@ export function freeText(pool: { kind: string; free: number; total: number }, wo
 export function poolOf(
   spec: { workers: number; gpus_per_worker: number; slice: string | null },
   capacity: Capacity,
-): { kind: string; free: number; total: number; needed: number } | null {
-  const slice = capacity.slices.find((item) => item.name === spec.slice);
-  if (spec.slice) return slice ? { ...slice, kind: slice.name, needed: 1 } : null;
+): { kind: string; free: number; total: number; needed: number } {
+  if (spec.slice) {
+    const slice = capacity.slices.find((item) => item.name === spec.slice);
+    return { kind: spec.slice, free: slice?.free ?? 0, total: slice?.total ?? 0, needed: 1 };
+  }
   if (spec.gpus_per_worker) {
     return { ...capacity.gpus, kind: "gpus", needed: spec.workers * spec.gpus_per_worker };
   }

@@ -18,9 +18,29 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return node;
 }
 
+/**
+ * Keys pressed in `node` are ours: a notebook in command mode would take Enter, Space and single letters from our
+ * buttons. Those with Ctrl or Cmd stay the page's (Ctrl+S saves), but for Enter, which would run the cell, and in a
+ * field but for saving: undo, say, is the field's own there.
+ */
+export function keepKeys(node: HTMLElement): void {
+  node.addEventListener("keydown", (event) => {
+    const { key, target } = event;
+    const accelerated = event.ctrlKey || event.metaKey;
+    const inField = target instanceof HTMLInputElement || target instanceof HTMLSelectElement;
+    const isTheirs = accelerated && (inField ? key.toLowerCase() === "s" : key !== "Enter");
+    if (!isTheirs) event.stopPropagation();
+  });
+}
+
 /** Text in which `backticks` are shown as code. */
 export function told(text: string): (Node | string)[] {
   return text.split("`").map((piece, index) => (index % 2 ? el("code", {}, piece) : piece));
+}
+
+/** What a reader hears again only when it differs. */
+export function setText(node: HTMLElement, text: string): void {
+  if (node.textContent !== text) node.textContent = text;
 }
 
 /** Redraws only when one of the values differs from last time, so that focus and open details stay. */
