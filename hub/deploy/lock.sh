@@ -7,7 +7,7 @@ export UV_CUSTOM_COMPILE_COMMAND="make lock"
 compile() { # OUTPUT OPTION...
     output=$1
     shift
-    .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+    .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes --no-emit-index-url \
         --no-annotate ${UPGRADE:+--upgrade} --output-file "requirements/$output" "$@"
 }
 compile dev.lock pyproject.toml --all-extras --group dev
