@@ -264,7 +264,8 @@ def test_a_start_that_is_called_off_leaves_nothing(
     with contextlib.suppress(httpx.ReadTimeout):
         lei.api.post("users/李雷/server", json={"profile": "slice-1g-10gb"}, timeout=0.5)
     tools.wait_for(lambda: "session:%E6%9D%8E%E9%9B%B7:" in holders(slices_hub).values(), 30, slices_hub.log)
-    with sqlite3.connect(slices_hub.home / "ledger.db", isolation_level=None) as busy:
+    ledger = sqlite3.connect(slices_hub.home / "ledger.db", isolation_level=None)
+    with contextlib.closing(ledger) as busy:
         # what the start took cannot be given back within the second that the hub waits for that
         busy.execute("BEGIN IMMEDIATE")
         assert lei.api.delete("users/李雷/server").status_code in (202, 204), slices_hub.log()
@@ -352,6 +353,8 @@ def _in_a_terminal(person: Any, line: str) -> None:
         socket = await websocket_connect(HTTPRequest(url, headers=headers))
         await socket.write_message(json.dumps(["stdin", line + "\n"]))
         socket.close()
+        while await socket.read_message() is not None:
+            pass  # what the terminal still says, until the other side has closed as well
 
     asyncio.run(type_it())
 
