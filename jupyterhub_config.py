@@ -1,4 +1,6 @@
-"""The hub of one machine, as `slicelift up` starts it. The values are explained in hub/slicelift_hub/config.py.
+"""The hub, as `slicelift up` starts it. The values are explained in hub/slicelift_hub/config.py.
+
+Sessions are processes of this machine, or with SLICELIFT_SESSIONS=pods pods of a cluster (docs/cluster.md).
 
 Settings of your own, such as another authenticator, go to $SLICELIFT_HOME/jupyterhub_config.py, which is read last.
 """
@@ -12,7 +14,7 @@ state = config.hub_folder()
 
 # everything on loopback; for other hosts put a web server with TLS in front (docs/hub.md)
 c.JupyterHub.bind_url = config.public_url()
-c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{config.inner_port('hub')}"
+c.JupyterHub.hub_bind_url = f"http://{config.inner_address()}:{config.inner_port('hub')}"
 c.JupyterHub.db_url = f"sqlite:///{state / 'jupyterhub.sqlite'}"
 c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
 c.JupyterHub.pid_file = str(state / "hub.pid")
@@ -32,12 +34,13 @@ c.JupyterHub.template_paths = config.templates()
 c.JupyterHub.template_vars = config.template_vars()
 
 # sessions
-c.JupyterHub.spawner_class = "slicelift_hub.spawner.LocalSliceSpawner"
-c.LocalSliceSpawner.launcher_url = config.launcher_url()
+c.JupyterHub.spawner_class = config.spawner_class()
+c.ProfiledSpawner.launcher_url = config.launcher_url()
 c.LocalSliceSpawner.demo = config.demo()
 c.Spawner.poll_interval = 5  # the port of one that died is soon another's
 c.Spawner.start_timeout = 120
 c.Spawner.http_timeout = 120
+c.KubeSpawner.start_timeout = 600  # a node may have to fetch the image first
 
 # the launcher, and who ends idle sessions; a session's own token opens the launcher
 c.JupyterHub.services = config.services()

@@ -23,12 +23,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """One group of tests with one reason why it might not run."""
+    """One group of tests with one reason why it might not run; `alone`: it needs the whole machine."""
 
     name: str
     what: str
     arguments: tuple[str, ...]
     lacks: Callable[[], str] = lambda: ""
+    alone: bool = False
 
 
 def _no_root() -> str:
@@ -67,12 +68,6 @@ _WITHOUT_ROOT = tuple(f"--ignore=tests/{folder}" for folder in ("browser", "jupy
 
 # the longest first, so that no long one is left alone at the end
 TIERS = (
-    Tier(
-        name="cluster",
-        what="a real Kubernetes and Volcano, pods on slices",
-        arguments=("tests/cluster",),
-        lacks=_no_cluster,
-    ),
     Tier(
         name="e2e",
         what="make up, promote, faults and kills, from outside",
@@ -127,6 +122,13 @@ TIERS = (
         arguments=("tests", "-m", "needs_root", *_WITHOUT_ROOT),
         lacks=_no_root,
     ),
+    Tier(
+        name="cluster",
+        what="a real Kubernetes and Volcano, pods on slices",
+        arguments=("tests/cluster",),
+        lacks=_no_cluster,
+        alone=True,
+    ),
 )
 
 
@@ -145,18 +147,25 @@ def main(arguments: list[str]) -> int:
         subprocess.run(
             [sys.executable, str(ROOT / "tests" / "cluster" / "bed"), "build"], cwd=ROOT, check=True
         )
-    # two at a time: most of a tier is waiting for servers and processes
-    with ThreadPoolExecutor(1 if len(chosen) == 1 else 2) as pool:
-        results = list(pool.map(lambda tier: _run(tier, extra, live=len(chosen) == 1), chosen))
+    results = _run_all(chosen, extra)
     print("\ntiers")
-    for tier, (outcome, seconds) in zip(chosen, results, strict=True):
+    for tier, (outcome, seconds) in results.items():
         print(f"  {tier.name:<10} {outcome:<40} {seconds:6.0f} s   {tier.what}")
-    return int(any(outcome.startswith(("failed", "required")) for outcome, _ in results))
+    return int(any(outcome.startswith(("failed", "required")) for outcome, _ in results.values()))
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     at = arguments.index("--") if "--" in arguments else len(arguments)
     return arguments[:at], arguments[at + 1 :]
+
+
+def _run_all(chosen: list[Tier], extra: list[str]) -> dict[Tier, tuple[str, float]]:
+    """How each went. Two at a time: most of a tier is waiting for servers and processes."""
+    alone = len(chosen) == 1
+    beside = [tier for tier in chosen if not tier.alone]
+    with ThreadPoolExecutor(2) as pool:
+        results = dict(zip(beside, pool.map(lambda tier: _run(tier, extra, live=alone), beside), strict=True))
+    return results | {tier: _run(tier, extra, live=alone) for tier in chosen if tier.alone}
 
 
 def _run(tier: Tier, extra: list[str], *, live: bool) -> tuple[str, float]:

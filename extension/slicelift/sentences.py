@@ -19,7 +19,7 @@ def sentence(view: RunView) -> str:
 def remarks(view: RunView) -> list[str]:
     """What is said beside the sentence: what is still on its way, what is not shown, what MLflow does not take."""
     found = []
-    if view.status is Status.FINISHED and view.message:
+    if view.status in (Status.RUNNING, Status.FINISHED) and view.message:
         found.append(_clause(view.message))
     if view.status.terminal and view.phase == "delivering":
         found.append("Still delivering logs and outputs")

@@ -15,6 +15,8 @@ from slicelift_hub.inventory import Inventory
 from slicelift_hub.leases import GPUS, Pool
 
 PROFILE = "profile"
+# the pool of shares, on a cluster
+SHARES = "shares"
 _log = logging.getLogger(__name__)
 
 
@@ -94,11 +96,21 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What there is and who waits for it: one look at the ledger."""
+    """What there is and who waits for it: one look at the ledger, or at a cluster's nodes.
+
+    `together`: of a pool, how many are free on one node, where there are several nodes.
+    """
 
     inventory: Inventory
     pools: Mapping[str, Pool] = field(default_factory=dict)
     waiting: Mapping[str, int] = field(default_factory=dict)
+    cluster: bool = False
+    together: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def word(self) -> str:
+        """What a sentence calls it."""
+        return "cluster" if self.cluster else "machine"
 
 
 def choose(
@@ -136,6 +148,11 @@ def make_needs(profile: Profile) -> dict[str, int]:
     return {GPUS: profile.gpus} if profile.gpus else {}
 
 
+def pool_of(profile: Profile) -> str:
+    """The name of the pool that a session of it is taken from; empty for one without a GPU."""
+    return SHARES if profile.kind is Kind.SHARE else next(iter(make_needs(profile)), "")
+
+
 def make_offers(catalog: Catalog, machine: Machine, *, groups: Collection[str]) -> list[Offer]:
     """Every profile in the file's order as it stands now."""
     offers = [_judge(profile, machine, groups) for profile in catalog.profiles]
@@ -147,7 +164,7 @@ def refusal(offer: Offer) -> SliceliftError:
     hint = f"{offer.nearest.display_name} is free now." if offer.nearest else "Try again in a while."
     if offer.code == "profile-denied":
         return Denied(offer.code, offer.reason, hint)
-    kind = Conflict if offer.code == "not-on-this-machine" else Unavailable
+    kind = Conflict if offer.code.startswith("not-on-this-") else Unavailable
     return kind(offer.code, offer.reason, hint)
 
 
@@ -193,11 +210,15 @@ def _judge(profile: Profile, machine: Machine, groups: Collection[str]) -> Offer
         return replace(
             offer, code="profile-denied", reason=f"{profile.display_name} is {_for_whom(profile)}."
         )
-    missing = _missing(profile, offer, machine.inventory)
+    missing = _missing(profile, offer, machine)
     if missing:
-        return replace(offer, code="not-on-this-machine", reason=missing, total=None, free=None)
+        return replace(offer, code=f"not-on-this-{machine.word}", reason=missing, total=None, free=None)
     if offer.free is not None and offer.free < max(1, profile.gpus):
         return replace(offer, code="capacity", reason=_full(profile, offer))
+    together = machine.together.get(pool_of(profile), profile.gpus)
+    if together < profile.gpus:
+        reason = f"{what(profile)} are not free on one node: at most {together}."
+        return replace(offer, code="capacity", reason=reason)
     if offer.waiting and offer.free is not None:
         return replace(offer, code="capacity", reason=_waited_for(profile, offer.waiting))
     return offer
@@ -205,7 +226,7 @@ def _judge(profile: Profile, machine: Machine, groups: Collection[str]) -> Offer
 
 def _describe(profile: Profile, machine: Machine) -> Offer:
     """What it is and how many there are, without judging."""
-    pool = machine.pools.get(next(iter(make_needs(profile)), ""))
+    pool = machine.pools.get(pool_of(profile))
     known = slices.get(profile.slice, product=profile.product) if profile.slice and profile.product else None
     gpu = slices.product(profile.product).title if profile.product in slices.products() else profile.product
     return Offer(
@@ -221,19 +242,20 @@ def _describe(profile: Profile, machine: Machine) -> Offer:
     )
 
 
-def _missing(profile: Profile, offer: Offer, inventory: Inventory) -> str:
-    """Why this machine could never give it, or nothing."""
+def _missing(profile: Profile, offer: Offer, machine: Machine) -> str:
+    """Why this machine or cluster could never give it, or nothing."""
     if profile.kind is Kind.NONE:
         return ""
-    if profile.kind is Kind.SHARE:
+    if profile.kind is Kind.SHARE and not machine.cluster:
         return "Shares of a GPU are given out on a cluster only."
     have = offer.total or 0
     if have < max(1, profile.gpus):
         has = f"{have} whole GPU{'s'[: have != 1]}" if profile.gpus and have else f"no {what(profile)}"
-        return f"This machine has {has}."
-    found = _products(profile, inventory)
+        return f"This {machine.word} has {has}."
+    found = _products(profile, machine.inventory)
     if profile.product and found and profile.product not in found:
-        return f"This machine's {profile.slice or 'GPUs'} are of another product: {', '.join(found)}."
+        named = f"{machine.word}'s {profile.slice or 'GPUs'}"
+        return f"This {named} are of another product: {', '.join(found)}."
     return ""
 
 

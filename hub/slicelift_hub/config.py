@@ -1,4 +1,6 @@
-"""What jupyterhub_config.py says, as functions: folders, ports, services, rights. Everything here listens on loopback.
+"""What jupyterhub_config.py says, as functions: folders, ports, services, rights.
+
+Everything here listens on loopback; only where sessions are pods, hub and launcher listen where pods reach them.
 
 The command line tells a start by environment variables, so that the same file serves `slicelift up`, a plain
 `jupyterhub -f jupyterhub_config.py` and a restart:
@@ -9,10 +11,13 @@ The command line tells a start by environment variables, so that the same file s
     SLICELIFT_LAUNCHER_OPTIONS further options of the launcher, a JSON list
     SLICELIFT_IDLE_SECONDS     idle limit of profiles that set none (7200), looked at every SLICELIFT_CULL_SECONDS (60)
     SLICELIFT_PROXY            another proxy program than the one of .build/proxy or SLICELIFT_HOME/proxy
+    SLICELIFT_SESSIONS         what sessions are: `processes` of this machine, or `pods` of a cluster (docs/cluster.md)
+    SLICELIFT_ADDRESS          for pods: the IPv4 address at which they reach this machine
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import secrets
@@ -37,7 +42,14 @@ from slicelift_hub.launcher.auth import whoami
 from slicelift_hub.launcher.store import write_file
 
 LAUNCHER, OPERATOR = "launcher", "operator"
+PROCESSES, PODS = "processes", "pods"
+SPAWNERS = {
+    PROCESSES: "slicelift_hub.spawner.LocalSliceSpawner",
+    PODS: "slicelift_hub.slice_spawner.SliceSpawner",
+}
+LOOPBACK = "127.0.0.1"
 APART = "isolation: one system user per session"
+IN_PODS = "isolation: one pod per session"
 TOGETHER = "sessions share one system user, {user}: only the HTTP APIs keep users apart"
 ADDRESS_FILE = "address.json"
 OPERATOR_FILE = "operator.token"
@@ -85,7 +97,27 @@ def public_url() -> str:
 
 def launcher_url() -> str:
     """Where sessions and agents reach the launcher, without the proxy between."""
-    return f"http://127.0.0.1:{_number('SLICELIFT_LAUNCHER_PORT', 8765)}"
+    return f"http://{inner_address()}:{_number('SLICELIFT_LAUNCHER_PORT', 8765)}"
+
+
+def spawner_class() -> str:
+    """Who starts sessions. Raises `bad-setting`."""
+    return SPAWNERS[_sessions()]
+
+
+def inner_address() -> str:
+    """Where sessions reach this machine: loopback, unless they are pods. Raises `bad-setting`."""
+    if _sessions() == PROCESSES:
+        return LOOPBACK
+    told = os.environ.get("SLICELIFT_ADDRESS", "")
+    try:
+        return str(ipaddress.IPv4Address(told))
+    except ValueError:
+        found = (
+            f"SLICELIFT_ADDRESS is {told!r}, no IPv4 address." if told else "SLICELIFT_ADDRESS is not set."
+        )
+        hint = "Sessions are pods, which cannot reach loopback: name the address at which they reach this machine."
+        raise _make_exit(UserError("bad-setting", found, hint)) from None
 
 
 def inner_port(name: str) -> int:
@@ -145,13 +177,15 @@ def templates() -> list[str]:
 
 def template_vars() -> dict[str, Any]:
     """What the pages say. Where users are not kept apart, the hub's log says why."""
-    if available():
+    if _sessions() == PROCESSES and available():
         sys.stderr.write(f"Users share one system user: {available()}.\n")
     return {"isolation_words": isolation_words()}
 
 
 def isolation_words() -> str:
     """What keeps the users of this machine apart, plainly, for the page where they sign in."""
+    if _sessions() == PODS:
+        return IN_PODS
     return APART if not available() else TOGETHER.format(user=whoami())
 
 
@@ -161,15 +195,15 @@ def own_file() -> Path:
 
 
 def _launcher() -> dict[str, Any]:
-    port = _number("SLICELIFT_LAUNCHER_PORT", 8765)
+    port = str(_number("SLICELIFT_LAUNCHER_PORT", 8765))
     options = json.loads(os.environ.get("SLICELIFT_LAUNCHER_OPTIONS", "[]"))
     command = [sys.executable, "-m", "slicelift_hub.launcher", "--hub", "--home", str(default_home())]
     return {
         "name": LAUNCHER,
-        "url": f"http://127.0.0.1:{port}",
+        "url": launcher_url(),
         "command": [
             *[*_keeper("keep"), "--log", str(default_home() / "launcher.log"), "--"],
-            *[*command, "--port", str(port), *map(str, options)],
+            *[*command, "--port", port, *map(str, options)],
         ],
         "environment": _inherited(os.environ) | {"SLICELIFT_HOME": str(default_home())},
         "cwd": str(default_home()),
@@ -251,6 +285,14 @@ def _forget_foreign_proxy(folder: Path) -> None:
         line = b""
     if _CHP.encode() not in line:
         file.unlink(missing_ok=True)
+
+
+def _sessions() -> str:
+    told = os.environ.get("SLICELIFT_SESSIONS") or PROCESSES
+    if told not in SPAWNERS:
+        message = f"SLICELIFT_SESSIONS is {told!r}."
+        raise _make_exit(UserError("bad-setting", message, f"It is one of: {', '.join(SPAWNERS)}."))
+    return told
 
 
 def _number(name: str, default: int) -> int:

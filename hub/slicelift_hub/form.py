@@ -15,6 +15,8 @@ from slicelift_profiles.catalog import Kind, Profile
 from slicelift_hub.choices import PROFILE, Machine, Offer, what
 
 TEMPLATES = Path(__file__).with_name("templates")
+ON_A_MACHINE = "Cores and host memory are what a profile is meant for; on one machine they are not enforced."
+ON_A_CLUSTER = "Cores are guaranteed, and idle ones may be used beyond that; host memory is a limit."
 
 
 def render_form(
@@ -27,12 +29,14 @@ def render_form(
     notes = machine.inventory.notes
     if problem:
         problem = f"The profiles' file is at fault: {problem} The profiles below are those read before."
-    return _render("form.html", cards=cards, field=PROFILE, note=note, problem=problem, notes=notes)
+    foot = ON_A_CLUSTER if machine.cluster else ON_A_MACHINE
+    words = {"note": note, "problem": problem, "notes": notes, "foot": foot}
+    return _render("form.html", cards=cards, field=PROFILE, **words)
 
 
 def render_problem(problem: str) -> str:
     """The form when there is nothing to choose from, and why."""
-    return _render("form.html", cards=[], field=PROFILE, note="", problem=problem, notes=())
+    return _render("form.html", cards=[], field=PROFILE, note="", problem=problem, notes=(), foot="")
 
 
 def render_refusal(error: SliceliftError, *, spawn_url: str, instead: Profile | None) -> str:

@@ -13,65 +13,32 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from jupyterhub.handlers.pages import SpawnHandler
-from jupyterhub.spawner import LocalProcessSpawner, SpawnException
-from jupyterhub.utils import random_port, url_escape_path, url_path_join
+from jupyterhub.spawner import LocalProcessSpawner
+from jupyterhub.utils import random_port
 from slicelift.errors import SliceliftError, Unavailable
 from slicelift.launcher_client import default_home
 from slicelift.runtime import processes
-from slicelift_profiles.catalog import SHIPPED, Catalog, Profile
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Bool, Float, Unicode, default
 
 from slicelift_hub import homes, inventory, isolation
-from slicelift_hub.choices import (
-    PROFILE,
-    CatalogFile,
-    Machine,
-    choose,
-    make_needs,
-    make_offers,
-    refusal,
-    what,
-)
-from slicelift_hub.form import render_form, render_problem, render_refusal
+from slicelift_hub.asking import TOLD, ProfiledSpawner, session_variables, told_of
+from slicelift_hub.choices import PROFILE, Machine, make_needs, what
 from slicelift_hub.leases import GPUS
 from slicelift_hub.sessions import MARKER, Session, make_holder, of_home
 from slicelift_hub.starting import devices, held_words, is_served, last_words, open_log, to_end
 
-_REASONS = {"capacity": "capacity", "profile-denied": "group", "profile-none": "group"}
-_TOLD = ("profile", "idle_minutes", "max_hours", "note", "since")
 
-
-class Refusal(SpawnException):  # type: ignore[misc]  # jupyterhub has no types
-    """A start that was refused, with its words as text for the API and as HTML for the page."""
-
-    def __init__(self, error: SliceliftError, *, html: str) -> None:
-        reason = _REASONS.get(error.code, error.code)
-        super().__init__(str(error), reason=reason, message_html=html, status_code=error.http_status)
-        # where a page looks first
-        self.jupyterhub_message = str(error)
-        self.jupyterhub_html_message = html
-
-
-class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
+class LocalSliceSpawner(ProfiledSpawner, LocalProcessSpawner):  # type: ignore[misc]
     """Starts JupyterLab as a process of this machine, with the slice of the chosen profile."""
 
     home = Unicode(
         help="The launcher's home: ledger with the leases, users' homes, logs. Default: SLICELIFT_HOME, "
         "else the XDG data folder."
-    ).tag(config=True)
-    profiles_file = Unicode(
-        str(SHIPPED),
-        help="The YAML file of profiles (docs/profiles.md). Read again when it changes; after a faulty edit the "
-        "profiles read last go on, and the form says file and line.",
-    ).tag(config=True)
-    launcher_url = Unicode(
-        "http://127.0.0.1:8765", help="Where sessions reach the launcher, without a slash at the end."
     ).tag(config=True)
     demo = Unicode(
         "",
@@ -94,26 +61,9 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         # -P: a random.py in the user's home must not stand in for the standard library's
         return [sys.executable, "-P", "-m", "jupyterhub.singleuser"]
 
-    @default("default_url")  # type: ignore[untyped-decorator]
-    def _default_default_url(self) -> str:
-        return "/lab"
-
     @default("term_timeout")  # type: ignore[untyped-decorator]
     def _default_term_timeout(self) -> int:
         return 10
-
-    @default("options_form")  # type: ignore[untyped-decorator]
-    def _default_options_form(self) -> Callable[[LocalSliceSpawner], Any]:
-        return LocalSliceSpawner.make_form
-
-    @default("options_from_form")  # type: ignore[untyped-decorator]
-    def _default_options_from_form(self) -> Callable[[Mapping[str, list[Any]]], dict[str, Any]]:
-        return read_form
-
-    @default("apply_user_options")  # type: ignore[untyped-decorator]
-    def _default_apply_user_options(self) -> Callable[[LocalSliceSpawner, object], None]:
-        # judged in `start`, where a refusal needs no traceback in the log
-        return lambda _spawner, _options: None
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -130,18 +80,9 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         """How this server is named in the leases: `session:<user>:<server name>`, the user's name URL-escaped."""
         return make_holder(self.user.name, self.name)
 
-    async def make_form(self) -> str:
-        """The spawn form with what is free at this moment."""
-        catalog_file = _catalog_file(self.profiles_file)
-        try:
-            catalog = catalog_file.catalog()
-            chosen = choose(catalog, self.orm_spawner.user_options or {}, groups=self._groups(), saved=True)
-        except SliceliftError as error:
-            return render_problem(str(error))
-        machine = await to_end(_look, Path(self.home))
-        offers = make_offers(catalog, machine, groups=self._groups())
-        slug = chosen.profile.slug
-        return render_form(offers, machine, chosen=slug, note=chosen.note, problem=catalog_file.problem)
+    async def look(self) -> Machine:
+        """One look at the ledger."""
+        return await to_end(_look, Path(self.home))
 
     async def start(self) -> tuple[str, int]:
         """Lease, then run; returns address and port. Raises `Refusal` with nothing held and nothing running.
@@ -197,7 +138,7 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         """The inverse of `get_state`."""
         super().load_state(state)
         self._pid_start, self._boot_id = state.get("pid_start", 0), state.get("boot_id", "")
-        self._told = {name: state[name] for name in _TOLD if name in state}
+        self._told = {name: state[name] for name in TOLD if name in state}
 
     def clear_state(self) -> None:
         """Forget the process; the lease is given back by `poll` and `stop`."""
@@ -210,14 +151,8 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         bin_folder = str(Path(sys.executable).parent)
         ours = {"HOME": str(home), "USER": self.user.name, "SHELL": "/bin/bash"}
         ours["PATH"] = os.pathsep.join([bin_folder, env.get("PATH", os.defpath)])
-        ours |= {
-            "SLICELIFT_LAUNCHER_URL": self.launcher_url,
-            "SLICELIFT_PROFILE": self._told.get(PROFILE, ""),
-        }
-        ours |= {
-            "MLFLOW_TRACKING_URI": f"{self.launcher_url}/api/v1/mlflow",
-            "MLFLOW_TRACKING_TOKEN": self.api_token,
-        }
+        profile = self._told.get(PROFILE, "")
+        ours |= session_variables(self.launcher_url, token=self.api_token, profile=profile)
         return {"LANG": "C.UTF-8"} | env | ours | devices(self._session) | isolation.session_environment()
 
     def get_args(self) -> list[str]:
@@ -232,12 +167,12 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
             await self._until_it_answers()
         except SliceliftError as error:
             await self._give_back()
-            raise self._refused(error, instead=None) from None
+            raise self.refused(error, instead=None) from None
         except SQLAlchemyError as error:
             await self._give_back()
             self.log.exception("The ledger of %s could not be used.", self.home)
             message = f"The ledger cannot be used: {type(error).__name__}."
-            raise self._refused(
+            raise self.refused(
                 SliceliftError("ledger-unusable", message, "Is the disk full?"), instead=None
             ) from error
         except BaseException:
@@ -271,21 +206,9 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
     def _forget_process(self) -> None:
         self.pid, self._pid_start, self._boot_id, self._told = 0, 0, "", {}
 
-    def _groups(self) -> list[str]:
-        return [group.name for group in self.user.groups]
-
-    def _options_are_saved(self) -> bool:
-        """Whether the options are those of an earlier start, because this one named none."""
-        handler = getattr(self, "handler", None)
-        body = getattr(handler, "get_server_json_body", None)  # the API's
-        if body is not None:
-            return body()["user_options"] is None
-        return not isinstance(handler, SpawnHandler)
-
     async def _lease(self) -> None:
         root = Path(self.home)
-        catalog = _catalog_file(self.profiles_file).catalog()
-        choice = choose(catalog, self.user_options, groups=self._groups(), saved=self._options_are_saved())
+        choice = self.chosen()
         profile = choice.profile
         ledger = await to_end(of_home, root)
         left = await to_end(ledger.end, self.holder)
@@ -293,22 +216,14 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
             message = f"The last session has not ended: {', '.join(left)} cannot be killed."
             raise Unavailable("session-still-ending", message, "An admin can free the device.")
         await to_end(ledger.reconcile)
-        await self._must_be_free(catalog, profile)
+        await self.must_be_free(profile)
         self._session = await to_end(ledger.begin, self.holder, make_needs(profile))
         if self._session is None:  # somebody was quicker
-            await self._must_be_free(catalog, profile)
+            await self.must_be_free(profile)
             raise Unavailable("capacity", f"No {what(profile)} is free.", "Try again in a moment.")
-        self._told = {"profile": profile.slug, "idle_minutes": profile.idle_minutes}
-        self._told |= {"max_hours": profile.max_hours, "note": choice.note}
+        self._told = told_of(choice)
         self._news += [text for text in (choice.note, held_words(self._session)) if text]
         await self._must_be_there(self._session)
-
-    async def _must_be_free(self, catalog: Catalog, profile: Profile) -> None:
-        machine = await to_end(_look, Path(self.home))
-        offers = make_offers(catalog, machine, groups=self._groups())
-        offer = next(each for each in offers if each.profile is profile)
-        if not offer.startable:
-            raise self._refused(refusal(offer), instead=offer.nearest)
 
     async def _must_be_there(self, session: Session) -> None:
         """A MIG instance can be gone since the launcher declared it: whoever re-cut the GPU told nobody."""
@@ -387,24 +302,10 @@ class LocalSliceSpawner(LocalProcessSpawner):  # type: ignore[misc]
         if left:
             self.log.error("%s keeps its lease: %s cannot be killed.", self.holder, ", ".join(left))
 
-    def _refused(self, error: SliceliftError, *, instead: Profile | None) -> Refusal:
-        url = url_path_join(self.hub.base_url, "spawn", self.user.escaped_name, url_escape_path(self.name))
-        return Refusal(error, html=render_refusal(error, spawn_url=url, instead=instead))
-
     def _log_path(self) -> Path:
         # a plus is in no slug: another user's log must not have the same name
         name = homes.slug(self.user.name) + (f"+{homes.slug(self.name)}" if self.name else "")
         return Path(self.home) / "hub" / "sessions" / f"{name}.log"
-
-
-def read_form(data: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Form or query to options: a field given once is its value. Nothing is judged here."""
-    return {name: values[0] if len(values) == 1 else values for name, values in data.items()}
-
-
-@functools.cache
-def _catalog_file(path: str) -> CatalogFile:
-    return CatalogFile(Path(path))
 
 
 def _look(root: Path) -> Machine:

@@ -7,6 +7,7 @@ says whether workers, GPUs and slice go together.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ from slicelift_profiles.faults import Fault, ProfileError, closest, first_of, on
 
 SHIPPED = Path(__file__).with_name("presets.yaml")
 SCHEMA = "presets.schema.json"
+# how sessions of a cluster learn of an admin's presets
+VARIABLE = "SLICELIFT_PRESETS"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +103,13 @@ class Presets:
         return (marked or fitting or list(self.presets))[0]
 
 
-def load(path: Path = SHIPPED) -> Presets:
-    """Read the presets, again only when the file has changed.
+def load(path: Path | None = None) -> Presets:
+    """Read the presets, again only when the file has changed: `path`, else the file that SLICELIFT_PRESETS names, else ours.
 
     Raises ProfileError (its `faults` hold all of them) when the file is not valid.
     """
-    return _load(path, _stamp(path))
+    chosen = path or Path(os.environ.get(VARIABLE) or SHIPPED)
+    return _load(chosen, _stamp(chosen))
 
 
 @functools.lru_cache(maxsize=8)

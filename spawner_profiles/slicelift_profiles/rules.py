@@ -56,6 +56,11 @@ class Rule:
             return True
         return fits(user, self.users or ()) or any(fits(group, self.groups or ()) for group in groups)
 
+    def text(self, key: str) -> str:
+        """What it says there: `max_jobs: 3`, `queues: default, teach-*`."""
+        value = getattr(self, key)
+        return f"{key}: {', '.join(value) if isinstance(value, tuple) else value}"
+
     def place(self, key: str = "name") -> str:
         """`policy.yaml:12`, the line of that key: what an admin has to open."""
         return f"{Path(self.file).name}:{self.lines.get(key, self.lines.get('name', 1))}"

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import shared_storage
 from bed import cluster as bed_cluster
 from bed import kit
 from bed.cluster import Cluster
 from bed.kit import Api
+from shared_storage import Claims, Storage
 
 EXTERNAL = "external"
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +92,20 @@ def namespace(api: Api, queue: str) -> Iterator[str]:
     """An empty namespace; its Jobs and pods are gone before the queue is."""
     with kit.namespace(api) as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def juicefs(bed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    """A JuiceFS that this machine and the node see."""
+    with shared_storage.mounted(bed, tmp_path_factory.mktemp("juicefs")) as found:
+        yield found
+
+
+@pytest.fixture
+def claims(juicefs: Storage, api: Api, namespace: str) -> Iterator[Claims]:
+    """Claims `data` and `checkpoints` on JuiceFS in the test's namespace."""
+    with juicefs.claims(api, namespace) as found:
+        yield found
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from kubernetes import client
 from kubernetes.client import ApiException
 from slicelift.backends.base import Attempt
 from slicelift.errors import Refused, SliceliftError
-from slicelift.models import JobSpec, Status
+from slicelift.models import DataRef, JobSpec, Status
 from slicelift_hub.launcher.backends.volcano import ending
 from slicelift_hub.launcher.backends.volcano.backend import Volcano
 from slicelift_hub.launcher.backends.volcano.client import Client
@@ -28,7 +28,7 @@ from slicelift_hub.launcher.backends.volcano.names import parse_handle
 from traitlets.config import Config
 
 RBAC = Path(__file__).resolve().parents[2] / "hub" / "deploy" / "rbac"
-BATCH, SCHEDULING, CORE = "batch.volcano.sh", "scheduling.volcano.sh", ""
+BATCH, SCHEDULING, CORE, PLAIN_BATCH = "batch.volcano.sh", "scheduling.volcano.sh", "", "batch"
 
 SMALL = """\
 presets:
@@ -48,7 +48,7 @@ c.Launcher.ledger = "{ledger}"
 c.Launcher.policy_file = "{folder}/policy.yaml"
 c.Volcano.kubeconfig = "{launcher.kubeconfig}"
 c.Volcano.namespace = "{launcher.jobs}"
-c.Volcano.image = "registry.example/none@sha256:{digest}"
+c.Volcano.image = "127.0.0.1:9/none@sha256:{digest}"
 c.Volcano.presets_file = "{folder}/presets.yaml"
 """.replace("{digest}", "0" * 64)
 
@@ -61,6 +61,7 @@ OF_THE_CLUSTER: set[Right] = {
 }
 OF_A_NAMESPACE: set[Right] = {
     *((BATCH, "jobs", verb) for verb in ("create", "get", "list", "watch", "delete")),
+    *((PLAIN_BATCH, "jobs", verb) for verb in ("create", "list", "delete")),
     *((SCHEDULING, "podgroups", verb) for verb in ("list", "watch", "delete")),
     *((CORE, "pods", verb) for verb in ("list", "watch", "delete")),
     *((CORE, "events", verb) for verb in ("list", "watch")),
@@ -136,13 +137,17 @@ def test_what_the_code_calls_is_what_is_granted(
             Volcano={
                 "kubeconfig": str(launcher.kubeconfig),
                 "namespace": launcher.jobs,
-                "image": "registry.example/none@sha256:" + "0" * 64,
+                "image": "127.0.0.1:9/none@sha256:" + "0" * 64,
                 "checkpoints_claim": "not-there",
+                "data_claim": "not-there-either",
                 "presets_file": str(presets),
             }
         )
     )
     spec, attempt = _make_spec(queue), _make_attempt()
+    cold = replace(spec, data=(_make_data(),))
+    assert "Fetching the data" in backend.prepare(cold, attempt).message
+    backend.abandon(cold, attempt)
     backend.plan(spec, attempt)
     handle = backend.submit(spec, attempt)
     assert backend.submit(spec, attempt) == handle
@@ -244,7 +249,7 @@ def serving(launcher: Launcher, queue: str, tmp_path: Path) -> Iterator[Any]:
 def test_a_launcher_with_these_rights_plans_submits_cancels_and_survives_kills(
     api: Api, launcher: Launcher, queue: str, serving: Any
 ) -> None:
-    """Every job is one Job of Volcano's, whenever the launcher is killed; its image does not exist, so it never runs."""
+    """Every job is one Job of Volcano's, whenever the launcher is killed; nothing serves its image, so it never runs."""
     spec = serving.spec(workers=2, queue=queue)
     plan = serving.client.plan(spec)
     assert (plan["position"], plan["manifest"]["kind"]) == (None, "Job")
@@ -265,7 +270,7 @@ def test_a_launcher_with_these_rights_plans_submits_cancels_and_survives_kills(
     kit.wait_for(
         "one Job each", lambda: _jobs(api, launcher.jobs) == sorted(f"{run_id}-1" for run_id in runs)
     )
-    kit.wait_for("the image's name", lambda: "registry.example" in serving.client.job(runs[0]).message)
+    kit.wait_for("the image's name", lambda: "127.0.0.1:9/none" in serving.client.job(runs[0]).message)
     for run_id in runs:
         assert serving.client.cancel(run_id).status == Status.KILLED
     assert _jobs(api, launcher.jobs) == []
@@ -396,6 +401,12 @@ def _leave_orphans(api: Api, namespace: str) -> None:
 def _make_spec(queue: str) -> JobSpec:
     words = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": "/usr/bin/python3"}
     return JobSpec(name="rights", snapshot_id="0" * 64, queue=queue, workers=2, **words)
+
+
+def _make_data() -> DataRef:
+    return DataRef(
+        path="data", dvc_file="data.dvc", md5="0" * 32 + ".dir", size_bytes=1, nfiles=1, remote="r"
+    )
 
 
 def _make_attempt() -> Attempt:

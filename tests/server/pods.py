@@ -62,6 +62,12 @@ class Pods:
     def capacity(self) -> Mapping[str, Any] | None:
         return {"queues": ["default"]}
 
+    def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
+        return None
+
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
+        """There was nothing to prepare."""
+
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         handle = f"pods://{attempt.attempt_id}"
         if handle not in self.gangs:

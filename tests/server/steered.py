@@ -40,6 +40,12 @@ class Steered:
     def capacity(self) -> Mapping[str, Any] | None:
         return None
 
+    def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
+        return None
+
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
+        """There was nothing to prepare."""
+
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         self._log("submits.log", attempt.attempt_id)
         if spec.name == "impossible":

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from slicelift.backends.base import Attempt, Manifest, Proof
+from slicelift.errors import SliceliftError, Unavailable
 from slicelift.models import JobSpec, JobStatus, Status
 from slicelift_hub.launcher.chores import discard_ended
 from slicelift_hub.launcher.dispatch import Dispatch, Pace
@@ -33,6 +34,9 @@ class Backend:
     looks: int = 0
     submits: list[str] = field(default_factory=list)
     cancels: list[str] = field(default_factory=list)
+    away: Unavailable | None = None
+    unready: JobStatus | SliceliftError | None = None
+    abandons: list[str] = field(default_factory=list)
 
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         return {}
@@ -46,20 +50,37 @@ class Backend:
     def capacity(self) -> Mapping[str, Any] | None:
         return None
 
+    def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
+        self._answer()
+        if isinstance(self.unready, SliceliftError):
+            raise self.unready
+        return self.unready
+
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
+        self._answer()
+        self.abandons.append(attempt.attempt_id)
+
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
+        self._answer()
         self.submits.append(attempt.attempt_id)
         return f"steered://{attempt.attempt_id}"
 
     def status(self, handle: str) -> JobStatus:
+        self._answer()
         self.looks += 1
         return self.said
 
     def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
+        self._answer()
         self.cancels.append(handle)
         return Proof(gone=True, killed=1)
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
         return self.frees
+
+    def _answer(self) -> None:
+        if self.away is not None:
+            raise self.away
 
 
 class Desk:
@@ -213,6 +234,105 @@ def test_what_the_backend_cannot_free_yet_is_asked_for_again(desk: Desk) -> None
         desk.backend.frees = frees
         discard_ended(desk.ledger, desk.backend, keep_seconds=-1, longest_seconds=60)
         assert len(desk.ledger.ended_before(time.time() + 1)) == left
+
+
+def test_a_cluster_that_is_away_is_told_in_the_card_and_asked_again(desk: Desk) -> None:
+    """Of a backend that queues: while it waits, while it runs, and while it is to end."""
+    desk.ledger.leased = desk.backend.leased = False
+    desk.backend.away = Unavailable("webhook-silent", "Its webhook does not answer.")
+    run_id = desk.submit()
+
+    def told() -> tuple[Status, str, str]:
+        view = desk.ledger.view(run_id)
+        return view.status, view.reason, view.message
+
+    async def go() -> None:
+        dispatch = desk.dispatch(replace(PACE, listening=0.01))
+        queue = asyncio.create_task(dispatch.run())
+        dispatch.wake()
+        await until(lambda: told() == (Status.WAITING, "webhook-silent", "Its webhook does not answer."))
+        desk.backend.said, desk.backend.away = JobStatus(status=Status.STARTING), None
+        await until(lambda: told() == (Status.STARTING, "", ""))
+        desk.ledger.agent_said(f"{run_id}-1", JobStatus(status=Status.RUNNING), ranks=[])
+        # what the cluster can know is less than what agents say, and yet its words count
+        desk.backend.said = JobStatus(status=Status.STARTING, reason="node-lost", message="Node a is lost.")
+        await until(lambda: told() == (Status.RUNNING, "node-lost", "Node a is lost."))
+        desk.backend.away = Unavailable("cluster-away", "It does not answer.")
+        await until(lambda: told() == (Status.RUNNING, "cluster-away", "It does not answer."))
+        desk.ledger.cancel("ann", run_id, reason="cancelled by ann")
+        dispatch.poke(f"{run_id}-1")
+        await until(lambda: told() == (Status.CANCELLING, "cluster-away", "It does not answer."))
+        desk.backend.away = None
+        await until(lambda: told()[:2] == (Status.KILLED, "cancelled by ann"))
+        await end(dispatch, queue)
+
+    asyncio.run(go())
+    # however often it was asked, one line each in the history
+    said = [change.reason for change in desk.ledger.view(run_id).history]
+    assert said.count("webhook-silent") == 1
+
+
+def test_a_gang_takes_no_place_before_it_is_prepared(desk: Desk) -> None:
+    desk.ledger.leased = desk.backend.leased = False
+    desk.backend.unready = JobStatus(status=Status.WAITING, reason="data", message="Fetching the data.")
+    run_id = desk.submit()
+
+    def told() -> tuple[Status, str, str]:
+        view = desk.ledger.view(run_id)
+        return view.status, view.reason, view.message
+
+    async def go() -> None:
+        dispatch = desk.dispatch(replace(PACE, preparing=0.01))
+        queue = asyncio.create_task(dispatch.run())
+        dispatch.wake()
+        await until(lambda: told() == (Status.WAITING, "data", "Fetching the data."))
+        await asyncio.sleep(0.1)
+        assert desk.backend.submits == []
+        desk.backend.unready = None
+        await until(lambda: told() == (Status.RUNNING, "", ""))
+        await end(dispatch, queue)
+
+    asyncio.run(go())
+    assert (len(desk.backend.submits), desk.backend.abandons) == (1, [])
+
+
+def test_what_cannot_be_prepared_ends_the_job_before_it_took_anything(desk: Desk) -> None:
+    desk.ledger.leased = desk.backend.leased = False
+    desk.backend.unready = SliceliftError("data-not-in-remote", "The data lacks a.csv.", "Push it.")
+    run_id = desk.submit()
+
+    async def go() -> None:
+        dispatch = desk.dispatch()
+        queue = asyncio.create_task(dispatch.run())
+        dispatch.wake()
+        await until(lambda: desk.status(run_id).terminal)
+        await end(dispatch, queue)
+
+    asyncio.run(go())
+    view = desk.ledger.view(run_id)
+    assert (view.status, view.reason) == (Status.FAILED, "data-not-in-remote")
+    assert "a.csv" in view.message
+    assert desk.backend.submits == []
+
+
+def test_a_cancel_ends_what_is_being_prepared(desk: Desk) -> None:
+    """Also by a launcher that found the attempt under way: then the backend might have the gang, and is asked for the proof."""
+    desk.ledger.leased = desk.backend.leased = False
+    desk.backend.unready = JobStatus(status=Status.WAITING, reason="data", message="Fetching the data.")
+    run_id = desk.submit()
+
+    async def go() -> None:
+        dispatch = desk.dispatch(replace(PACE, preparing=0.01))
+        queue = asyncio.create_task(dispatch.run())
+        dispatch.wake()
+        await until(lambda: desk.ledger.view(run_id).reason == "data")
+        desk.ledger.cancel("ann", run_id, reason="cancelled by ann")
+        dispatch.poke(f"{run_id}-1")
+        await until(lambda: desk.status(run_id) == Status.KILLED)
+        await end(dispatch, queue)
+
+    asyncio.run(go())
+    assert desk.backend.abandons == [f"{run_id}-1"]
 
 
 async def until(there: Callable[[], Any]) -> None:

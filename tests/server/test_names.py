@@ -6,7 +6,7 @@ import pytest
 from slicelift.errors import UserError
 from slicelift.models import JobSpec
 from slicelift_hub.launcher.names import check_path
-from slicelift_hub.launcher.policy import Policy
+from slicelift_hub.launcher.policy import Asker, Policy
 from slicelift_hub.leases import SLOTS, Pool
 
 ODD = ("数据\u3000一", "a\u00a0b", "12\u202fkg", "👩\u200d🔬", "e\u0301", "\u2028")
@@ -37,4 +37,4 @@ def test_what_leads_out_of_the_folder_is_refused(path: str) -> None:
 def _check_run_name(name: str) -> None:
     words = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": "python3"}
     spec = JobSpec(name=name, snapshot_id="0" * 64, **words)
-    Policy(pools={SLOTS: Pool(name=SLOTS, total=1, free=1)}).check(spec)
+    Policy(pools={SLOTS: Pool(name=SLOTS, total=1, free=1)}).check(spec, Asker(owner="ann"))

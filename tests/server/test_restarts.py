@@ -291,6 +291,12 @@ class Queue:
     def capacity(self) -> Mapping[str, Any] | None:
         return None
 
+    def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
+        return None
+
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
+        """There was nothing to prepare."""
+
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         self.submits.append(attempt.attempt_id)
         return f"queue://{attempt.attempt_id}"

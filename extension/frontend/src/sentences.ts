@@ -65,7 +65,7 @@ export function sentence(view: RunView, words: Words): string {
 /** What is said beside the sentence: what is still on its way, what is not shown, what MLflow does not take. */
 export function remarks(view: RunView, words: Words): string[] {
   const found: string[] = [];
-  if (view.status === "FINISHED" && view.message) found.push(clauseOf(view.message, words));
+  if (["RUNNING", "FINISHED"].includes(view.status) && view.message) found.push(clauseOf(view.message, words));
   const over = ["FINISHED", "FAILED", "KILLED"].includes(view.status);
   if (over && view.phase === "delivering") found.push(words.__("Still delivering logs and outputs"));
   found.push(...leftOut(view, words));

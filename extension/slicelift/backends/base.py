@@ -71,6 +71,18 @@ class Backend(Protocol):
         """
         ...
 
+    def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
+        """Have done what must be done before the gang takes a place, as bringing its data where all its workers see it.
+
+        None when it is done; else where it stands, a WAITING to be shown: ask again. Idempotent, and quick. Raises
+        `SliceliftError` when it cannot be done.
+        """
+        ...
+
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
+        """Nobody wants any more what `prepare` has begun. Idempotent."""
+        ...
+
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         """Start the gang and return its handle. Idempotent on `attempt.attempt_id`.
 

@@ -100,6 +100,13 @@ class Local:
         """None: the launcher's leases know."""
         return None
 
+    def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:  # noqa: ARG002 - the agent does it
+        """None: the agent of a job fetches its data."""
+        return None
+
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
+        """Nothing was begun."""
+
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         """Start the attempt's agent, once for ever: an attempt that ran or was cancelled is not run again.
 

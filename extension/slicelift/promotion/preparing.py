@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import threading
 import time
@@ -212,6 +213,8 @@ def _spec(request: Request, gang: Gang, *, report: Report, snapshot: Snapshot) -
         secrets=tuple(dict.fromkeys(request.secrets)),
         model_name=request.model_name or make_model_name(stem),
         experiment=stem,
+        # a session of a cluster: what the notebook ran in is what the job runs in
+        image=os.environ.get("SLICELIFT_IMAGE", ""),
     )
 
 

@@ -28,11 +28,13 @@ def prepare(
 ) -> None:
     """Have a true view of every reference in the cache. Starts the warm-up only for what is not there yet.
 
-    `environment` carries the keys of the remotes, if any. Raises SliceliftError with the warm-up's own code.
+    `environment` carries the keys of the remotes, if any. Raises SliceliftError with the warm-up's own code, Refused
+    "data-not-warm" where the cache is shown to this job read-only, and somebody else was to fill it.
     """
     cold = [ref for ref in refs if not _is_warm(View(cache, ref.md5))]
     if not cold:
         return
+    _must_be_ours(cold[0], cache)
     request = folder.root / "warmup.json"
     scratch = folder.root / "scratch" / "warmup"
     write_json(request, {"cache": str(cache), "scratch": str(scratch), "refs": to_dict(cold)})
@@ -80,6 +82,17 @@ def changed(refs: tuple[DataRef, ...], cache: Path) -> list[str]:
             with suppress(OSError), locked(view.lock):
                 view.drop(paths)
     return found
+
+
+def _must_be_ours(ref: DataRef, cache: Path) -> None:
+    """On a cluster a gang has its owner's part of the cache read-only."""
+    if not cache.exists() or os.access(cache, os.W_OK):
+        return
+    raise Refused(
+        "data-not-warm",
+        f"The data {ref.path} was fetched for this job, and is not whole in the shared cache any more.",
+        "`slicelift retry` fetches it again.",
+    )
 
 
 def _is_warm(view: View) -> bool:

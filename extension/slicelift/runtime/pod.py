@@ -49,6 +49,7 @@ _REASONS: Mapping[str, str] = {
     "data-unsafe": "its path leaves the project's folder",
     "data-not-in-remote": "nobody has pushed it",
     "data-corrupt-in-remote": "the remote's bytes are not what their hash says",
+    "data-not-warm": "only another submission fetches it again",
     "data-changed": "the results cannot be trusted, and the program would do it again",
 }
 # exceptions of a program that has not made one step: it is wrong as it stands

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,10 @@ from slicelift.runtime.dataview import View, md5_of, remove_tree, write_stamp
 from slicelift.runtime.folder import locked
 
 Say = Callable[[str], None]
+_MD5 = re.compile(r"[0-9a-f]{32}")
 _SPARE_BYTES = 16 * 1024 * 1024
+# of the files that did not come, how many are asked for again to tell a gap from an outage
+_ASKED = 3
 
 
 def main(request_path: str) -> int:
@@ -37,7 +41,7 @@ def main(request_path: str) -> int:
         _print({"error": error.to_dict()})
         return 1
     except OSError as error:
-        _print({"error": _disk(error, Path(request["cache"])).to_dict()})
+        _print({"error": disk_error(error, Path(request["cache"])).to_dict()})
         return 1
     _print({"done": True})
     return 0
@@ -47,7 +51,7 @@ def warm(ref: DataRef, cache: Path, scratch: Path, *, say: Say) -> View:
     """The view of `ref`, made if it is not there or no longer true. Idempotent; waits for another job's fetch.
 
     Raises Refused "data-remote-unseen", "data-not-in-remote" naming the files, "data-corrupt-in-remote", SliceliftError
-    "disk-full" and "data-fetch-failed"; OSError when the disk refuses.
+    "disk-full", "data-remote-away", "data-unsafe" and "data-fetch-failed"; OSError when the disk refuses.
     """
     view = View(cache, ref.md5)
     view.lock.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +99,8 @@ def _fetch_by_dvc(ref: DataRef, cache: Path, scratch: Path) -> None:
         try:
             repo.fetch()
             trouble = ""
-        except DvcException as error:
+        except (DvcException, ValueError) as error:
+            # the second is DVC's word for an odd listing
             trouble = str(error)
         if not _is_cached(ref, cache):
             raise _not_there(ref, cache, repo, trouble=trouble)
@@ -133,6 +138,8 @@ def _not_there(ref: DataRef, cache: Path, repo: Any, *, trouble: str) -> Sliceli
     _need_room(ref, cache)
     listing = _remote_listing(ref, cache, repo)
     missing = sorted(path for path, md5 in listing.items() if not _object(cache, md5).is_file())
+    if not any(_lacks(ref, repo, listing[path]) for path in missing[:_ASKED]):
+        return _away(ref, trouble)
     names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
     return Refused(
         "data-not-in-remote",
@@ -151,6 +158,36 @@ def _unseen(ref: DataRef, folder: str) -> SliceliftError:
     )
 
 
+def _lacks(ref: DataRef, repo: Any, md5: str) -> bool:
+    """Whether the remote says that it has no such object; one that cannot be asked says nothing."""
+    try:
+        remote = repo.cloud.get_remote_odb(ref.remote)
+        remote.fs.info(remote.oid_to_path(md5))
+    except Exception as error:  # noqa: BLE001 - each kind of remote has errors of its own
+        return not any(_may_pass(each) for each in _causes(error))
+    return False
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _may_pass(error: BaseException) -> bool:
+    """An error of the network, or of a server's own."""
+    said_no = isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError)
+    return (isinstance(error, OSError) and not said_no) or int(getattr(error, "status", None) or 0) >= 500
+
+
+def _away(ref: DataRef, trouble: str) -> SliceliftError:
+    return SliceliftError(
+        "data-remote-away",
+        f"The remote {ref.remote} of {ref.path} does not answer as it should. {trouble}".strip(),
+        "Look whether jobs can reach it, then `slicelift retry`.",
+    )
+
+
 def _remote_listing(ref: DataRef, cache: Path, repo: Any) -> dict[str, str]:
     """Like `_listing`, from the remote: DVC keeps a folder's listing out of the cache when a file failed."""
     from dvc.exceptions import DvcException
@@ -161,7 +198,7 @@ def _remote_listing(ref: DataRef, cache: Path, repo: Any) -> dict[str, str]:
         pass
     try:
         remote = repo.cloud.get_remote_odb(ref.remote)
-        return _parse_listing(remote.fs.cat_file(remote.oid_to_path(ref.md5)))
+        return _parse_listing(ref, remote.fs.cat_file(remote.oid_to_path(ref.md5)))
     except (OSError, ValueError, DvcException):
         return {ref.path: ref.md5}
 
@@ -195,11 +232,18 @@ def _listing(ref: DataRef, cache: Path) -> dict[str, str]:
     """Path below the view's content -> md5. Raises OSError when a folder's listing is not in the cache."""
     if not ref.md5.endswith(".dir"):
         return {".": ref.md5}
-    return _parse_listing(_object(cache, ref.md5).read_bytes())
+    return _parse_listing(ref, _object(cache, ref.md5).read_bytes())
 
 
-def _parse_listing(raw: bytes) -> dict[str, str]:
-    return {str(entry["relpath"]): str(entry["md5"]) for entry in json.loads(raw)}
+def _parse_listing(ref: DataRef, raw: bytes) -> dict[str, str]:
+    """Raises Refused "data-unsafe": both become parts of paths, and whoever may write to the remote has chosen them."""
+    found = {str(entry["relpath"]): str(entry["md5"]) for entry in json.loads(raw)}
+    for path, md5 in found.items():
+        if not _MD5.fullmatch(md5) or path.startswith("/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
+            raise Refused(
+                "data-unsafe", f"The listing of the data {ref.path} names what is no file in it: {path!r}."
+            )
+    return found
 
 
 def _build(view: View, listing: dict[str, str]) -> None:
@@ -243,7 +287,8 @@ def _need_room(ref: DataRef, cache: Path) -> None:
         )
 
 
-def _disk(error: OSError, cache: Path) -> SliceliftError:
+def disk_error(error: OSError, cache: Path) -> SliceliftError:
+    """What the cache's disk said, in our words."""
     code = "disk-full" if error.errno in (28, 122) else "data-fetch-failed"
     return SliceliftError(
         code,

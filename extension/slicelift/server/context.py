@@ -90,6 +90,7 @@ def _presets(*, cluster: bool) -> list[dict[str, Any]]:
             "gpus_per_worker": preset.gpus_per_worker,
             "max_workers": preset.max_workers,
             "default": preset.default,
+            "queue": preset.queue,
         }
         for preset in presets.load().presets
         if cluster or preset.where == "anywhere"

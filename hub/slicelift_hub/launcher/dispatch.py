@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slicelift.backends.base import Attempt, Backend
@@ -40,6 +40,8 @@ class Pace:
     poll: float = 0.3
     # the same for a backend that tells its news by itself
     listening: float = 5.0
+    # while a backend makes something ready for a gang, which it does not tell
+    preparing: float = 1.0
     # how long a job that is over may still send its last points and logs before its end is told
     drain: float = 10.0
     # how long a backend may not know an attempt before it counts as lost
@@ -52,13 +54,14 @@ class Pace:
 class _Drive:
     """One submitted attempt under way. `over_since`, `unknown_since`: when the backend first said so.
 
-    `seen` is what the backend said last, of which attempt, and where that stood then.
+    `preparing`: what it needs is not ready. `seen` is what the backend said last, of which attempt, and where that stood then.
     """
 
     task: asyncio.Task[None] | None = None
     poke: asyncio.Event
     over_since: float | None = None
     unknown_since: float | None = None
+    preparing: bool = False
     seen: tuple[JobStatus, str, Status] | None = None
 
 
@@ -203,6 +206,7 @@ class Dispatch:
             pause = calm
             try:
                 over = await self._step(submission, drive)
+                pause = self._pace.preparing if drive.preparing else calm
             except Unavailable as error:
                 _log.warning("%s: %s", submission, error)
                 pause = self._pace.retry
@@ -226,21 +230,33 @@ class Dispatch:
         if row is None or row.status.terminal:
             return True
         if not row.handle:
-            if row.cancel and submission not in self._maybe_submitted:
+            if row.cancel and await self._abandon(row):
                 return await self._observe(row, JobStatus(status=Status.KILLED, reason=row.cancel))
-            return await self._submit(row)
+            return await self._submit(row, drive)
         self._submissions[row.handle] = submission
         if row.cancel:
             return await self._cancel(row)
         return await self._look(row, drive)
 
-    async def _submit(self, row: AttemptRow) -> bool:
-        """Hand it to the backend. A refusal ends the attempt; an absent part is tried again."""
+    async def _abandon(self, row: AttemptRow) -> bool:
+        """End what is being prepared for it; whether the backend cannot have it."""
+        attempt = self._make_attempt(row.submitted, [])
+        await self._ask_about(row, self._backend.abandon, row.spec, attempt)
+        return row.submission not in self._maybe_submitted
+
+    async def _submit(self, row: AttemptRow, drive: _Drive) -> bool:
+        """Hand it to the backend, prepared. A refusal ends the attempt; an absent part is tried again."""
         held = await self._call(self._ledger.held, row.submission)
-        self._maybe_submitted.add(row.submission)
+        drive.preparing = False
         try:
             attempt = self._make_attempt(row.submitted, held)
-            handle = await self._ask(self._backend.submit, row.spec, attempt)
+            if not row.cancel:
+                unready = await self._ask_about(row, self._backend.prepare, row.spec, attempt)
+                if unready is not None:
+                    drive.preparing = True
+                    return await self._observe(row, unready)
+            self._maybe_submitted.add(row.submission)
+            handle = await self._ask_about(row, self._backend.submit, row.spec, attempt)
         except Unavailable:
             raise
         except SliceliftError as error:
@@ -254,12 +270,13 @@ class Dispatch:
         return False
 
     async def _look(self, row: AttemptRow, drive: _Drive) -> bool:
-        status: JobStatus = await self._ask(self._backend.status, row.handle)
+        status: JobStatus = await self._ask_about(row, self._backend.status, row.handle)
         now = time.monotonic()
         if status.status == Status.UNKNOWN:
             return await self._handle_unknown(row, drive, status)
         drive.unknown_since = None
         row = await self._follow(row, status)
+        status = _beside(row, status)
         seen = (status, row.attempt_id, row.status)
         # of an attempt that is over, where the agents of its successor were quicker
         late = status.restarts < row.restarts
@@ -294,7 +311,7 @@ class Dispatch:
 
     async def _handle_unknown(self, row: AttemptRow, drive: _Drive, status: JobStatus) -> bool:
         if status.reason == "never-started":
-            return await self._submit(row)
+            return await self._submit(row, drive)
         drive.unknown_since = drive.unknown_since or time.monotonic()
         if time.monotonic() - drive.unknown_since < self._pace.unknown:
             return await self._observe(row, status)
@@ -305,7 +322,7 @@ class Dispatch:
 
     async def _cancel(self, row: AttemptRow) -> bool:
         """End it and believe only the proof. A job that had finished by itself before stays FINISHED."""
-        proof = await self._ask(self._backend.cancel, row.handle, reason=row.cancel)
+        proof = await self._ask_about(row, self._backend.cancel, row.handle, reason=row.cancel)
         if not proof.gone:
             message = f"Still alive: {', '.join(proof.left)}. Trying again."
             await self._observe(row, JobStatus(status=Status.CANCELLING, reason=row.cancel, message=message))
@@ -319,10 +336,27 @@ class Dispatch:
         )
         return await self._observe(row, killed)
 
+    async def _ask_about(self, row: AttemptRow, call: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        """Ask the backend. That a cluster is away is also told where the user looks, since it may take long."""
+        try:
+            return await self._ask(call, *given, **more)
+        except Unavailable as error:
+            if not self._backend.leased:
+                await self._observe(
+                    row, JobStatus(status=row.status, reason=error.code, message=error.message)
+                )
+            raise
+
     async def _observe(self, row: AttemptRow, status: JobStatus) -> bool:
         if await self._call(self._ledger.observe, row.attempt_id, status):
             self._changed(row.run_id)
         return status.status.terminal
+
+
+def _beside(row: AttemptRow, status: JobStatus) -> JobStatus:
+    """What the backend says of a job whose agents are further along than it can know: its words, their status."""
+    knows_less = row.status == Status.RUNNING and status.status in (Status.WAITING, Status.STARTING)
+    return replace(status, status=row.status) if knows_less and status.reason else status
 
 
 def _make_refused(reason: str, message: str) -> JobStatus:

@@ -73,6 +73,8 @@ class RulesFile:
         except OSError:
             return (0, 0, 0)
         return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
 # The most that a spec may hold of each, so that what is accepted can be started and tracked: MLflow takes 500 characters
 # of an experiment behind the owner's account, the system 128 KiB in one variable of an environment.
 LIMITS: Mapping[str, tuple[int, str]] = {
@@ -217,38 +219,33 @@ def gpus_of(spec: JobSpec) -> int:
 
 def _check_rule(rule: Rule, spec: JobSpec) -> None:
     """What the rule says of this one job."""
-    _check_listed(rule, "queues", asked=spec.queue, option="--queue")
-    _check_listed(rule, "presets", asked=spec.preset, option="--preset")
+    _check_listed(rule, "queues", asked=spec.queue)
+    _check_listed(rule, "presets", asked=spec.preset)
     if spec.slice is not None:
-        _check_listed(rule, "slices", asked=spec.slice, option="--slice")
+        _check_listed(rule, "slices", asked=spec.slice)
     if spec.image and rule.images is not None and not rules.fits_image(spec.image, rule.images):
-        raise _refusal(rule, "images", allowed=_list(rule.images), asked=f"the image {spec.image}")
+        raise _refusal(rule, "images", asked=spec.image)
     if rule.max_workers is not None and spec.workers > rule.max_workers:
-        raise _refusal(
-            rule, "max_workers", allowed=f"{rule.max_workers} workers a job", asked=f"{spec.workers}"
-        )
+        raise _refusal(rule, "max_workers", asked=f"{spec.workers}")
     if rule.max_gpus_per_job is not None and gpus_of(spec) > rule.max_gpus_per_job:
         each = f"{gpus_of(spec)} ({spec.workers} workers with {spec.gpus_per_worker} each)"
-        allowed = f"{rule.max_gpus_per_job} whole GPUs a job"
-        raise _refusal(rule, "max_gpus_per_job", allowed=allowed, asked=each)
+        raise _refusal(rule, "max_gpus_per_job", asked=each)
 
 
-def _check_listed(rule: Rule, key: str, *, asked: str, option: str) -> None:
+def _check_listed(rule: Rule, key: str, *, asked: str) -> None:
     patterns: tuple[str, ...] | None = getattr(rule, key)
     if patterns is not None and not rules.fits(asked, patterns):
-        raise _refusal(rule, key, allowed=f"the {key} {_list(patterns)}", asked=f"{option} {asked}")
+        raise _refusal(rule, key, asked=asked)
 
 
 def _check_at_once(rule: Rule, spec: JobSpec, under_way: Sequence[JobSpec]) -> None:
     """What the rule says of all jobs of a person together."""
     if rule.max_jobs is not None and len(under_way) >= rule.max_jobs:
-        raise _refusal(
-            rule, "max_jobs", allowed=f"{rule.max_jobs} jobs at once", asked=f"one beside {len(under_way)}"
-        )
+        raise _refusal(rule, "max_jobs", asked=f"one beside {len(under_way)}")
     have = sum(gpus_of(each) for each in under_way)
     if rule.max_gpus is not None and gpus_of(spec) and have + gpus_of(spec) > rule.max_gpus:
         asked = f"{gpus_of(spec)} beside the {have} of {len(under_way)} jobs that wait or run"
-        raise _refusal(rule, "max_gpus", allowed=f"{rule.max_gpus} whole GPUs at once", asked=asked)
+        raise _refusal(rule, "max_gpus", asked=asked)
 
 
 _WAYS_ON = {
@@ -259,10 +256,10 @@ _WAYS_ON = {
 }
 
 
-def _refusal(rule: Rule, key: str, *, allowed: str, asked: str) -> Refused:
-    message = f"Rule {rule.name} ({rule.place(key)}) allows {allowed}; asked was {asked}."
-    detail = {"rule": rule.name, "file": Path(rule.file).name, "line": rule.lines.get(key, 1), "key": key}
+def _refusal(rule: Rule, key: str, *, asked: str) -> Refused:
     value = getattr(rule, key)
+    message = f"Rule {rule.name} ({rule.place(key)}) says {rule.text(key)}; asked was {asked}."
+    detail = {"rule": rule.name, "file": Path(rule.file).name, "line": rule.lines.get(key, 1), "key": key}
     detail["allowed"] = list(value) if isinstance(value, tuple) else value
     hint = _WAYS_ON.get(key, "Choose one of those, or ask your admin for another rule.")
     return Refused(f"policy-{key.replace('_', '-')}", message, hint, detail=detail)

@@ -76,6 +76,20 @@ def queue_state(api: Api, name: str) -> str:
     return found
 
 
+def command_queue(api: Api, name: str, action: str) -> None:
+    """`OpenQueue` or `CloseQueue`, as vcctl sends it; returns before it is done."""
+    found = api.custom.get_cluster_custom_object(*SCHEDULING, "queues", name)
+    target = {
+        "apiVersion": found["apiVersion"],
+        "kind": "Queue",
+        "name": name,
+        "uid": found["metadata"]["uid"],
+    }
+    body = {"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command", "action": action, "target": target}
+    body["metadata"] = {"generateName": "say-"}
+    api.custom.create_namespaced_custom_object("bus.volcano.sh", "v1alpha1", "default", "commands", body)
+
+
 def totals(api: Api) -> dict[str, str]:
     """Every `nvidia.com/*` resource of the cluster and how many there are."""
     found: dict[str, int] = {}
@@ -210,6 +224,8 @@ def _empty(api: Api, namespace: str) -> None:
     wait_for(
         "Jobs to go", lambda: not api.custom.list_namespaced_custom_object(*BATCH, namespace, "jobs")["items"]
     )
+    # else one that is under way would make its pods anew
+    client.BatchV1Api(api.raw).delete_collection_namespaced_job(namespace, propagation_policy="Background")
     api.core.delete_collection_namespaced_pod(namespace)
     with suppress(TimeoutError):
         wait_for("pods to go", lambda: not api.core.list_namespaced_pod(namespace).items, seconds=10)

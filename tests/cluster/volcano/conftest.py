@@ -27,7 +27,7 @@ presets:
     display_name: Test
     launcher: torchrun
     workers: 1
-    cluster: {{attempts: {attempts}, grace_seconds: 15, cpu: 0.1, memory: 64Mi, shm: 16Mi, disk: 64Mi{more}}}
+    cluster: {{attempts: {attempts}, grace_seconds: 15, cpu: {cpu}, memory: 64Mi, shm: 16Mi, disk: 64Mi{more}}}
 """
 FAKE = ", node_selector: {type: kwok}, tolerations: [{key: kwok.x-k8s.io/node, operator: Exists}]"
 
@@ -132,8 +132,12 @@ def presets_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("limited", 3, FAKE + ", max_hours: 1"),
         ("real", 3, ""),
         ("untolerated", 3, ", node_selector: {type: kwok}"),
+        ("wide", 3, FAKE),
     ]
-    texts = [PRESETS.format(name=name, attempts=attempts, more=more) for name, attempts, more in rows]
+    texts = [
+        PRESETS.format(name=name, attempts=attempts, more=more, cpu=40 if name == "wide" else 0.1)
+        for name, attempts, more in rows
+    ]
     path.write_text(
         "presets:\n" + "".join(text.replace("\npresets:\n", "") for text in texts), encoding="utf-8"
     )
@@ -141,13 +145,14 @@ def presets_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def nodes(bed: Cluster) -> Iterator[Callable[..., list[str]]]:
+def nodes(bed: Cluster, api: Api) -> Iterator[Callable[..., list[str]]]:
     """Fake nodes: `nodes(2, gpus=8)`; gone when the test is."""
     made: list[str] = []
 
     def make(count: int, *, gpus: int = 8) -> list[str]:
         names = bed.add_fake_nodes(count, {GPU: str(gpus)}, prefix=f"f-{secrets.token_hex(3)}")
         made.extend(names)
+        kit.wait_for("the fake nodes", lambda: set(names) <= _ready(api))
         return names
 
     yield make
@@ -181,3 +186,12 @@ def make_bench(
 def bench(make_bench: Callable[..., Bench]) -> Bench:
     """A bench on a queue that may use a thousand GPUs."""
     return make_bench()
+
+
+def _ready(api: Api) -> set[str]:
+    """Nodes whose kubelets answer."""
+    return {
+        node.metadata.name
+        for node in api.core.list_node(label_selector="type=kwok").items
+        if any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ())
+    }

@@ -186,7 +186,7 @@ def test_however_many_ask_each_kind_is_watched_once(bench: Any, nodes: Any) -> N
 def test_a_plan_goes_through_the_webhooks_and_makes_nothing(bench: Any, api: Api, nodes: Any) -> None:
     nodes(2)
     notes = bench.backend.plan(bench.spec(), bench.attempt())
-    assert not any("wait" in note for note in notes)
+    assert not any("wait" in note for note in notes), notes
     assert api.custom.list_namespaced_custom_object(*kit.BATCH, bench.namespace, "jobs")["items"] == []
     notes = bench.backend.plan(bench.spec(gpus_per_worker=9), bench.attempt())
     assert notes[0].startswith("It would wait: No node can hold a worker with 9 GPUs")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from slicelift.backends.base import Attempt
 from slicelift.backends.local import Local
-from slicelift.models import JobSpec
+from slicelift.models import DataRef, JobSpec
 from slicelift_hub.launcher.backends.volcano import kept, parcel
 from slicelift_hub.launcher.backends.volcano.amounts import phrase, quantity
 from slicelift_hub.launcher.backends.volcano.manifest import make_job
@@ -133,6 +133,10 @@ def test_an_event_is_found_under_its_job() -> None:
 def test_claims_of_a_job(spec: JobSpec, attempt: Attempt, site: Site) -> None:
     claimed = replace(site, checkpoints_claim="ckpt", data_claim="cache")
     job = kept.keep_job(make_job(spec, attempt, preset=presets.get("torchrun"), site=claimed))
+    assert kept.claims_of(job) == ["ckpt"]
+    ref = DataRef(path="d", dvc_file="d.dvc", md5="0" * 32, size_bytes=1, nfiles=1, remote="r")
+    needing = replace(spec, data=(ref,))
+    job = kept.keep_job(make_job(needing, attempt, preset=presets.get("torchrun"), site=claimed))
     assert kept.claims_of(job) == ["ckpt", "cache"]
 
 

@@ -38,6 +38,7 @@ export interface Preset {
   gpus_per_worker: number;
   max_workers?: number | null;
   default?: boolean;
+  queue?: string;
 }
 
 export interface SlicePool {
@@ -53,6 +54,8 @@ export interface Capacity {
   slices: SlicePool[];
   queues: string[];
   waiting: number;
+  /** Of a cluster's queues; one machine has none. Its slots are cores. */
+  quotas?: unknown[];
 }
 
 export interface Context {

@@ -30,6 +30,9 @@ export type Place =
   | "secrets"
   | "plan";
 
+// what a request without a queue means
+const DEFAULT_QUEUE = "default";
+
 // by the beginning of the error's code; the first that fits
 const PLACES: [RegExp, Place][] = [
   [/^presets?-/, "preset"],
@@ -75,6 +78,12 @@ export function sliceOf(choice: Choice, capacity: Capacity | null): string {
   return known?.name ?? slices.find((item) => item.free > 0)?.name ?? slices[0]?.name ?? choice.slice;
 }
 
+/** The queue in force: the one chosen, else the preset's, the one called default, or the first that takes jobs. */
+export function queueOf(choice: Choice, preset: Preset | null, queues: readonly string[]): string {
+  const wishes = [choice.queue, preset?.queue ?? "", DEFAULT_QUEUE];
+  return wishes.find((name) => queues.includes(name)) ?? queues[0] ?? DEFAULT_QUEUE;
+}
+
 /** The JSON form of the choice; only what differs from the preset and the notebook. */
 export function requestOf(choice: Choice, preset: Preset | null, capacity: Capacity | null): PromoteRequest {
   const request: PromoteRequest = {};
@@ -86,7 +95,8 @@ export function requestOf(choice: Choice, preset: Preset | null, capacity: Capac
     if (choice.workers.trim()) request.workers = Number(choice.workers);
     if (choice.gpus.trim()) request.gpus_per_worker = Number(choice.gpus);
   }
-  if (choice.queue) request.queue = choice.queue;
+  const queue = choice.queue || queueOf(choice, preset, capacity?.queues ?? []);
+  if (choice.queue || queue !== DEFAULT_QUEUE) request.queue = queue;
   if (Object.keys(choice.parameters).length) request.parameters = choice.parameters;
   if (choice.name.trim()) request.name = choice.name.trim();
   if (choice.modelName.trim()) request.model_name = choice.modelName.trim();

@@ -4,7 +4,7 @@ import { type Child, el } from "../elements";
 import { type Fault, faultBox } from "../faults";
 import type { Words } from "../words";
 import type { Capacity, Context, Parameter, Preset } from "./answers";
-import { type Choice, isForSlices, type Place, placeOf, presetOf, shownDefault, sliceOf } from "./choice";
+import { type Choice, isForSlices, type Place, placeOf, presetOf, queueOf, shownDefault, sliceOf } from "./choice";
 import { freeText, poolOf } from "./travels";
 
 export interface FormParts {
@@ -28,7 +28,7 @@ export function gangForm(parts: FormParts): HTMLElement {
     { class: "sl-form", onsubmit: (event) => event.preventDefault() },
     field(words.__("preset"), "preset", presetSelect(parts, preset)),
     isForSlices(preset) ? sliceField(parts) : sizeField(parts, preset),
-    field(words.__("queue"), "queue", queueSelect(parts)),
+    field(words.__("queue"), "queue", queueSelect(parts, preset)),
     ...parameterFields(parts),
     namesFold(parts),
     secretsFold(parts),
@@ -138,10 +138,11 @@ function sliceField(parts: FormParts): HTMLElement {
   return field(words.__("slice"), "size", select);
 }
 
-function queueSelect(parts: FormParts): HTMLElement {
+function queueSelect(parts: FormParts, preset: Preset | null): HTMLElement {
   const { choice, context, capacity } = parts;
   const queues = context?.queues.length ? context.queues : (capacity?.queues ?? ["default"]);
-  const options = queues.map((name) => el("option", { value: name, selected: name === choice.queue }, name));
+  const chosen = queueOf(choice, preset, queues);
+  const options = queues.map((name) => el("option", { value: name, selected: name === chosen }, name));
   const select = el("select", { name: "queue" }, ...options);
   select.addEventListener("change", () => {
     choice.queue = select.value;

@@ -7,6 +7,9 @@ import type { Words } from "../words";
 import type { Capacity, DataRow, PlanAnswer, Travels } from "./answers";
 import { type Place, placeOf } from "./choice";
 
+// how a cluster's launcher begins its note on why a job would not start at once
+const WAIT = "It would wait: ";
+
 /** Code, data, packages: a description list; a refusal stands beside the row it concerns. */
 export function travelsList(plan: PlanAnswer | null, fault: Fault | null, words: Words): HTMLElement {
   const travels = plan?.travels;
@@ -45,6 +48,10 @@ export function planList(plan: PlanAnswer, words: Words): HTMLElement {
 /** `starts now: 2 of 2 slots are free`, in the reader's language. */
 export function startsText(plan: PlanAnswer, words: Words): string {
   const { position, capacity, spec } = plan;
+  if (capacity?.quotas) {
+    const waits = plan.notes.some((note) => note.startsWith(WAIT));
+    return waits ? words.__("would wait, see below") : words.__("starts now: the cluster has room for it");
+  }
   if (position === null || !capacity) return words.__("not known yet: the launcher does not answer");
   if (position > 1) {
     return words._n("starts behind %1 job that waits", "starts behind %1 jobs that wait", position - 1);
@@ -58,6 +65,9 @@ export function startsText(plan: PlanAnswer, words: Words): string {
 export function freeText(pool: { kind: string; free: number; total: number }, words: Words): string {
   if (pool.kind === "gpus")
     return words._n("%2 of %1 GPU is free", "%2 of %1 GPUs are free", pool.total, pool.free);
+  if (pool.kind === "cores") {
+    return words._n("%2 of %1 core is free", "%2 of %1 cores are free", pool.total, pool.free);
+  }
   if (pool.kind === "slots") {
     return words._n("%2 of %1 slot is free", "%2 of %1 slots are free", pool.total, pool.free);
   }
@@ -82,7 +92,7 @@ export function poolOf(
   if (spec.gpus_per_worker) {
     return { ...capacity.gpus, kind: "gpus", needed: spec.workers * spec.gpus_per_worker };
   }
-  return { ...capacity.slots, kind: "slots", needed: spec.workers };
+  return { ...capacity.slots, kind: capacity.quotas ? "cores" : "slots", needed: spec.workers };
 }
 
 function codeText(travels: Travels, words: Words): Child[] {

@@ -21,9 +21,10 @@ from traitlets.config import Configurable
 from slicelift_hub.launcher.backends.volcano import ending, kept, parcel, paths
 from slicelift_hub.launcher.backends.volcano.client import Client
 from slicelift_hub.launcher.backends.volcano.manifest import make_job, make_runtime, make_secret
-from slicelift_hub.launcher.backends.volcano.names import NOTE, make_handle, parse_handle
+from slicelift_hub.launcher.backends.volcano.names import NOTE, make_handle, namespace_of, parse_handle
 from slicelift_hub.launcher.backends.volcano.picture import Picture
 from slicelift_hub.launcher.backends.volcano.planning import make_notes
+from slicelift_hub.launcher.backends.volcano.preparing import Preparing
 from slicelift_hub.launcher.backends.volcano.quotas import is_leaf, make_capacity
 from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.status import fold
@@ -35,14 +36,14 @@ _log = logging.getLogger(__name__)
 _AWAY_SECONDS = 10.0
 # a launcher of another version may sweep the runtime away while no job of ours is there
 _FURNISHED_SECONDS = 600.0
-_CANNOT = (
-    "queue-missing",
-    "queue-closed",
-    "queue-not-leaf",
-    "quota-too-small",
-    "node-too-small",
-    "gpus-too-many",
-)
+_AWAY = "The cluster's API server does not answer; the job goes on meanwhile."
+# what passes -> the word and the sentence for its end
+_RETURNS = {
+    "node-lost": ("node-back", "All nodes of the job answer again."),
+    "cluster-away": ("cluster-back", "The cluster's API server answers again."),
+}
+# what no waiting mends; nodes that are too small or too few may yet be added
+_CANNOT = ("queue-missing", "queue-closed", "queue-not-leaf", "quota-too-small")
 
 
 class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part only
@@ -69,9 +70,13 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     checkpoints_claim = Unicode(help="A PersistentVolumeClaim for checkpoints, writable by all nodes.").tag(
         config=True
     )
-    data_claim = Unicode(help="A PersistentVolumeClaim with the warmed data cache, mounted read-only.").tag(
-        config=True
-    )
+    data_claim = Unicode(
+        help="A PersistentVolumeClaim for the shared cache of data, writable by all nodes; jobs see it read-only."
+    ).tag(config=True)
+    data_image = Unicode(
+        help="Image in which data is fetched, with Python and DVC. Empty: the job's own."
+    ).tag(config=True)
+    data_memory = Unicode("2Gi", help="Most memory of the pod that fetches data.").tag(config=True)
     uid = Int(1000, allow_none=True, help="User that pods run as. None: the image's.").tag(config=True)
     volumes = List(Dict(), help="Further volumes of every pod, as Kubernetes writes them.").tag(config=True)
     volume_mounts = List(Dict(), help="Where they are mounted.").tag(config=True)
@@ -91,11 +96,12 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         self._client = Client(kubeconfig=self.kubeconfig, context=self.context, qps=self.qps)
         self._changed: Callable[[str], None] = _ignore
         self._watching = Watching(self._client, changed=self._tell)
+        self._preparing = Preparing(self._client, furnish=self._furnish)
         self._lock = threading.Lock()
         # when the namespaces got the runtime of this version, or were seen to have it
         self._furnished: dict[str, float] = {}
-        # handles whose lost node was told, so that its return is told, too
-        self._lost: set[str] = set()
+        # handle -> (what was told of it, at which restart), so that its end is told, too
+        self._told: dict[str, tuple[str, int]] = {}
 
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         """The Volcano Job, as `kubectl apply` takes it. Raises Refused."""
@@ -112,8 +118,19 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         except Unavailable as error:
             wait = Why(reason=error.code, message=error.message)
         except NotFound as error:
-            raise _no_namespace(job, error) from error
+            raise _no_namespace(job["metadata"]["namespace"], error) from error
         return make_notes(spec, preset=self._preset(spec), site=self._site(), wait=wait)
+
+    def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
+        """Have the data of the job in the shared cache, fetched once for all who need it; see `preparing`."""
+        try:
+            return self._preparing.prepare(spec, attempt, preset=self._preset(spec), site=self._site())
+        except NotFound as error:
+            raise _no_namespace(namespace_of(self.namespace, attempt.owner), error) from error
+
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
+        """End what `prepare` has begun for this attempt."""
+        self._preparing.abandon(spec, attempt, site=self._site())
 
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         """Create the Job and what its pods read. Safe to repeat after a kill between any two of its calls.
@@ -128,7 +145,7 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
             secret = make_secret(made, spec, attempt, preset=self._preset(spec))
             self._create_once(paths.secrets(namespace), secret)
         except NotFound as error:
-            raise _no_namespace(job, error) from error
+            raise _no_namespace(job["metadata"]["namespace"], error) from error
         return make_handle(namespace, name)
 
     def status(self, handle: str) -> JobStatus:
@@ -137,12 +154,11 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         if found is None:
             message = f"The cluster has no job {handle}: somebody deleted it."
             return JobStatus(status=Status.UNKNOWN, reason="no-such-job", message=message)
-        status = self._with_lost_node(handle, fold(found))
+        status = fold(found)
         since = self._watching.broken_since(str(found.job["metadata"]["namespace"]))
-        if since is None or status.status.terminal or time.time() - since < _AWAY_SECONDS:
-            return status
-        message = f"The cluster's API server does not answer for {round(time.time() - since)} s; the job goes on meanwhile."
-        return replace(status, reason="cluster-away", message=message)
+        if since is not None and not status.status.terminal and time.time() - since >= _AWAY_SECONDS:
+            status = replace(status, reason="cluster-away", message=_AWAY)
+        return self._with_return(handle, status)
 
     def listen(self, changed: Callable[[str], None]) -> None:
         """`changed(handle)` at every change of a job, its PodGroup, its pods or its events, from the watches' threads."""
@@ -248,17 +264,18 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
                 _log.debug("The claim %s cannot be looked at: %s", name, error)
         return replace(picture, claims=claims)
 
-    def _with_lost_node(self, handle: str, status: JobStatus) -> JobStatus:
-        """A lost node's return is told, once: an empty message would leave the old one standing."""
+    def _with_return(self, handle: str, status: JobStatus) -> JobStatus:
+        """The end of what was told is told, once: an empty message would leave the old one standing."""
         with self._lock:
-            if status.reason == "node-lost":
-                self._lost.add(handle)
-            elif handle in self._lost:
-                self._lost.discard(handle)
-                if not status.status.terminal and not status.message and not status.restarts:
-                    message = "All nodes of the job answer again."
-                    return replace(status, status=Status.RUNNING, reason="node-back", message=message)
-        return status
+            if status.reason in _RETURNS:
+                self._told[handle] = (status.reason, status.restarts)
+                return status
+            reason, restarts = self._told.pop(handle, ("", 0))
+        # another attempt's card knows nothing of it
+        if not reason or status.status.terminal or status.message or status.restarts != restarts:
+            return status
+        back, message = _RETURNS[reason]
+        return replace(status, reason=back, message=message)
 
     def _preset(self, spec: JobSpec) -> Preset:
         try:
@@ -273,6 +290,8 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
             image=self.image,
             checkpoints_claim=self.checkpoints_claim,
             data_claim=self.data_claim,
+            data_image=self.data_image,
+            data_memory=self.data_memory,
             uid=self.uid,
             volumes=tuple(self.volumes),
             mounts=tuple(self.volume_mounts),
@@ -294,8 +313,7 @@ def _as_if_made(job: dict[str, Any]) -> dict[str, Any]:
     return job | {"metadata": {**job["metadata"], "creationTimestamp": "9999-01-01T00:00:00Z"}}
 
 
-def _no_namespace(job: Mapping[str, Any], error: NotFound) -> Refused:
-    namespace = job["metadata"]["namespace"]
+def _no_namespace(namespace: str, error: NotFound) -> Refused:
     message = f"The cluster cannot take the job in the namespace {namespace}: {error.message}"
     hint = "Start a session once, which makes your namespace, or ask whoever runs the cluster."
     return Refused("namespace-missing", message, hint)

@@ -14,6 +14,7 @@ from slicelift.backends.base import Attempt, ranks_per_worker
 from slicelift.models import JobSpec, to_dict
 from slicelift_profiles.presets import Preset
 
+from slicelift_hub.launcher.backends.volcano.data import DATA
 from slicelift_hub.launcher.backends.volcano.names import (
     MANAGED_BY,
     NOTE,
@@ -29,7 +30,6 @@ from slicelift_hub.launcher.backends.volcano.names import (
 from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.worker import (
     CHECKPOINTS,
-    DATA,
     interpreter,
     is_elastic,
     make_template,

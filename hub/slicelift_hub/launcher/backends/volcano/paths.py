@@ -7,11 +7,17 @@ from urllib.parse import quote
 BATCH = "/apis/batch.volcano.sh/v1alpha1"
 SCHEDULING = "/apis/scheduling.volcano.sh/v1beta1"
 CORE = "/api/v1"
+PLAIN_BATCH = "/apis/batch/v1"
 
 
 def jobs(namespace: str, name: str = "") -> str:
     """Volcano Jobs."""
     return _namespaced(BATCH, namespace, "jobs", name)
+
+
+def plain_jobs(namespace: str, name: str = "") -> str:
+    """Kubernetes' own Jobs."""
+    return _namespaced(PLAIN_BATCH, namespace, "jobs", name)
 
 
 def groups(namespace: str, name: str = "") -> str:

@@ -49,12 +49,16 @@ def pod_trouble(picture: Picture) -> Trouble | None:
 
 
 def _claims(picture: Picture) -> Iterator[Trouble]:
+    if picture.placed >= picture.least:
+        # what the scheduler said before stays beside the place that it has found since
+        return
     for text in picture.scheduler_says():
         match = _CLAIM.search(text)
-        if match:
+        # made since: the scheduler does not look again while nothing else changes
+        if match and not (match["what"] == "not found" and picture.claims.get(match["name"])):
             message = f"The claim {match['name']} that the job's pods use {_verb(match['what'])}."
             yield Trouble(reason="claim", message=message)
-    if picture.placed >= picture.least or not picture.pods:
+    if not picture.pods:
         return
     for name, claim in sorted(picture.claims.items()):
         if claim.get("status", {}).get("phase") == "Pending":

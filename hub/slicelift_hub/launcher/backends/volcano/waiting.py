@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,7 @@ from slicelift_hub.launcher.backends.volcano.turn import jobs_ahead, turn_words
 SILENT_SECONDS = 20.0
 # an unschedulable gang's condition is renewed at least so often
 RENEWED_SECONDS = 150.0
+_PRINTED = re.compile(r'Message:"((?:[^"\\]|\\.)+)')
 _MUTE = "it does not react. Whoever runs the cluster must look."
 
 
@@ -140,12 +142,18 @@ def is_refusal(event: Object) -> bool:
 
 def read_refusal(event: Object) -> Why:
     """What could not be made, and by whose word."""
-    text = _cut(str(event.get("message", "")))
+    text = _cut(_plain_words(str(event.get("message", ""))))
     if "exceeded quota" in text:
         return _resource_quota(text.partition("exceeded quota: ")[2])
     if event.get("reason") == "FailedCreate":
         return Why(reason="pods-refused", message=f"Kubernetes refuses the job's pods: {text}")
     return Why(reason="plugin", message=f"Volcano cannot prepare the job: {text}")
+
+
+def _plain_words(text: str) -> str:
+    """The API server's own words, where the controller prints the whole of its answer as Go does."""
+    found = _PRINTED.search(text)
+    return found[1].replace('\\"', '"') if found else text
 
 
 def _quota_of_namespace(picture: Picture) -> Why | None:

@@ -6,14 +6,16 @@ Container 0 is ours, since Volcano reads exit codes there; what starts in it is 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slicelift.errors import Refused
 from slicelift.models import JobSpec
-from slicelift_profiles import slices
+from slicelift_profiles import ProfileError, slices
 from slicelift_profiles.cluster import NEVER, REST, ClusterSettings
 from slicelift_profiles.presets import Preset
 
+from slicelift_hub.launcher.backends.volcano.data import claim_volume, gang_mounts, gang_volumes
 from slicelift_hub.launcher.backends.volcano.names import (
     RETRY_ANNOTATION,
     check_image,
@@ -24,7 +26,7 @@ from slicelift_hub.launcher.backends.volcano.sites import Site
 
 GPU = "nvidia.com/gpu"
 START, REQUEST, ATTEMPT = "/slicelift/start", "/slicelift/request", "/slicelift/attempt"
-CHECKPOINTS, DATA = "/slicelift/checkpoints", "/slicelift/data"
+CHECKPOINTS = "/slicelift/checkpoints"
 ZIP = f"{START}/runtime.pyz"
 # group may read: the pod's fsGroup is what its user is in
 _SECRET_MODE, _PLAIN_MODE = 0o440, 0o444
@@ -40,9 +42,9 @@ def make_template(
         "terminationGracePeriodSeconds": settings.grace_seconds,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": _pod_security(site),
+        "securityContext": pod_security(site),
         "containers": [_make_container(spec, owner=owner, preset=preset, site=site)],
-        "volumes": _make_volumes(name, settings=settings, site=site),
+        "volumes": _make_volumes(name, spec, settings=settings, site=site),
     }
     if settings.node_selector:
         pod["nodeSelector"] = dict(settings.node_selector)
@@ -64,7 +66,7 @@ def worker_resources(spec: JobSpec, settings: ClusterSettings) -> dict[str, str]
         "memory": settings.memory_text(spec.gpus_per_worker),
     }
     if spec.slice is not None:
-        found[slices.resource_name(spec.slice)] = "1"
+        found[_slice_resource(spec.slice)] = "1"
     elif spec.gpus_per_worker:
         found[GPU] = str(spec.gpus_per_worker)
     return found | {name: str(count) for name, count in sorted(settings.resources.items())}
@@ -76,8 +78,8 @@ def interpreter(spec: JobSpec, settings: ClusterSettings) -> str:
 
 
 def job_image(spec: JobSpec, settings: ClusterSettings, site: Site) -> str:
-    """The job's own image, else the preset's, else the one for all. Raises Refused "bad-image"."""
-    return check_image(spec.image or settings.image or site.image)
+    """The preset's image, else the job's own (its session's), else the one for all. Raises Refused "bad-image"."""
+    return check_image(settings.image or spec.image or site.image)
 
 
 def _make_container(spec: JobSpec, *, owner: str, preset: Preset, site: Site) -> dict[str, Any]:
@@ -91,8 +93,8 @@ def _make_container(spec: JobSpec, *, owner: str, preset: Preset, site: Site) ->
         "workingDir": ATTEMPT,
         "env": _make_environment(spec, preset, site=site),
         "resources": {"requests": dict(amounts), "limits": dict(amounts)},
-        "securityContext": _container_security(settings, site),
-        "volumeMounts": _make_mounts(owner, site),
+        "securityContext": container_security(settings.capabilities, site),
+        "volumeMounts": _make_mounts(spec, owner, site),
     }
 
 
@@ -143,42 +145,39 @@ def _from_field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def _make_volumes(name: str, *, settings: ClusterSettings, site: Site) -> list[dict[str, Any]]:
+def _make_volumes(name: str, spec: JobSpec, *, settings: ClusterSettings, site: Site) -> list[dict[str, Any]]:
     return [
         {"name": "start", "configMap": {"name": site.runtime, "defaultMode": _PLAIN_MODE, "optional": False}},
         {"name": "request", "secret": {"secretName": name, "defaultMode": _SECRET_MODE, "optional": False}},
         {"name": "attempt", "emptyDir": {"sizeLimit": settings.disk}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": settings.shm}},
-        _claim_or_empty("checkpoints", site.checkpoints_claim, read_only=False),
-        _claim_or_empty("data", site.data_claim, read_only=True),
+        _checkpoints(site),
+        *gang_volumes(spec, site),
         *(dict(volume) for volume in site.volumes),
     ]
 
 
-def _claim_or_empty(name: str, claim: str, *, read_only: bool) -> dict[str, Any]:
-    # in the template, not in the job's own volumes: there a missing claim ends the job after minutes, silently
-    if not claim:
-        return {"name": name, "emptyDir": {}}
-    return {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": read_only}}
+def _checkpoints(site: Site) -> dict[str, Any]:
+    if not site.checkpoints_claim:
+        return {"name": "checkpoints", "emptyDir": {}}
+    return claim_volume("checkpoints", site.checkpoints_claim, read_only=False)
 
 
-def _make_mounts(owner: str, site: Site) -> list[dict[str, Any]]:
-    mine = owner_hash(owner)
+def _make_mounts(spec: JobSpec, owner: str, site: Site) -> list[dict[str, Any]]:
     return [
         {"name": "start", "mountPath": START, "readOnly": True},
         {"name": "request", "mountPath": REQUEST, "readOnly": True},
         {"name": "attempt", "mountPath": ATTEMPT},
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the place of shared memory, not a temporary file
         {"name": "checkpoints", "mountPath": CHECKPOINTS}
-        | ({"subPath": mine} if site.checkpoints_claim else {}),
-        # an empty volume is filled by the job itself
-        {"name": "data", "mountPath": DATA}
-        | ({"subPath": mine, "readOnly": True} if site.data_claim else {}),
+        | ({"subPath": owner_hash(owner)} if site.checkpoints_claim else {}),
+        *gang_mounts(spec, owner, site),
         *(dict(mount) for mount in site.mounts),
     ]
 
 
-def _pod_security(site: Site) -> dict[str, Any]:
+def pod_security(site: Site) -> dict[str, Any]:
+    """Of a pod of ours."""
     if site.uid is None:
         return {"seccompProfile": {"type": "RuntimeDefault"}}
     ids = {"runAsUser": site.uid, "runAsGroup": site.uid, "fsGroup": site.uid, "runAsNonRoot": site.uid != 0}
@@ -186,12 +185,21 @@ def _pod_security(site: Site) -> dict[str, Any]:
     return {**ids, "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def _container_security(settings: ClusterSettings, site: Site) -> dict[str, Any]:
+def container_security(added: Sequence[str], site: Site) -> dict[str, Any]:
+    """Of a container of ours: no capability but those `added`."""
     capabilities: dict[str, Any] = {"drop": ["ALL"]}
-    if settings.capabilities:
-        capabilities["add"] = list(settings.capabilities)
+    if added:
+        capabilities["add"] = list(added)
     found: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": capabilities}
     return found if site.uid in (None, 0) else {**found, "runAsNonRoot": True}
+
+
+def _slice_resource(name: str) -> str:
+    """The resource of a slice. Raises Refused where there is no such slice."""
+    try:
+        return slices.resource_name(name)
+    except ProfileError as error:
+        raise Refused(error.code, error.message, error.hint) from error
 
 
 def _cores(cores: float) -> str:

@@ -1,0 +1,76 @@
+"""Service accounts with the rights of hub/deploy/rbac, as an admin gives them; tests may run beside a real installation."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from bed.kit import Api
+from kubernetes import client, utils
+
+RBAC = Path(__file__).resolve().parents[2] / "hub" / "deploy" / "rbac"
+HUB, LAUNCHER = "slicelift-hub", "slicelift-launcher"
+FILES = {
+    HUB: ("hub.yaml", "sessions-namespace.yaml"),
+    LAUNCHER: ("launcher.yaml", "jobs-namespace.yaml"),
+}
+
+
+@contextmanager
+def account(api: Api, name: str, *, namespace: str, folder: Path) -> Iterator[Path]:
+    """A kubeconfig of the hub's or the launcher's account, which lives in `namespace` and may work there."""
+    own = f"{name}-{secrets.token_hex(3)}"
+    bodies = [
+        body
+        for file in FILES[name]
+        for body in yaml.safe_load_all(_renamed((RBAC / file).read_text(), name, own, namespace))
+    ]
+    rbac = client.RbacAuthorizationV1Api(api.raw)
+    for body in bodies:
+        _apply(api, body, namespace)
+    try:
+        yield _kubeconfig(api, folder / f"{name}.kubeconfig", own, namespace)
+    finally:
+        for body in bodies:
+            if body["kind"] == "ClusterRoleBinding":
+                rbac.delete_cluster_role_binding(body["metadata"]["name"])
+            if body["kind"] == "ClusterRole":
+                rbac.delete_cluster_role(body["metadata"]["name"])
+
+
+def _renamed(text: str, name: str, own: str, namespace: str) -> str:
+    return (
+        text.replace(name, own)
+        .replace("namespace: slicelift\n", f"namespace: {namespace}\n")
+        .replace("namespace: slicelift}", f"namespace: {namespace}}}")
+    )
+
+
+def _apply(api: Api, body: dict[str, Any], namespace: str) -> None:
+    name = body["metadata"]["name"]
+    if (body["kind"], name) == ("ServiceAccount", "default"):
+        api.core.patch_namespaced_service_account(name, namespace, body)
+    else:
+        utils.create_from_dict(api.raw, body, namespace=namespace)
+
+
+def _kubeconfig(api: Api, path: Path, account: str, namespace: str) -> Path:
+    """With a token of an hour."""
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    made = api.core.create_namespaced_service_account_token(account, namespace, asked)
+    settings = api.raw.configuration
+    cluster = {"server": settings.host, "certificate-authority": str(settings.ssl_ca_cert)}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": made.status.token}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path.write_text(yaml.safe_dump(body))
+    return path

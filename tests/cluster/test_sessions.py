@@ -1,0 +1,244 @@
+"""Sessions as pods: what each holds, who is refused and why, whose quota it is, and what outlives the hub.
+
+About two minutes: a hub, four sessions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import accounts
+import httpx
+import pytest
+from bed import kit
+from bed.cluster import Cluster
+from bed.kit import Api
+from kubernetes import client
+from place import ClusterHub
+
+SLICE = "nvidia.com/mig-1g.10gb"
+SESSION = "component=singleuser-server"
+OF_THE_CLUSTER = {("", "nodes", "list"), ("", "pods", "list"), ("scheduling.volcano.sh", "queues", "get")}
+OF_A_NAMESPACE = {
+    *(("", "pods", verb) for verb in ("create", "list", "watch", "delete")),
+    *(("", "events", verb) for verb in ("list", "watch")),
+    *(("", "persistentvolumeclaims", verb) for verb in ("create", "get")),
+}
+
+
+@dataclass
+class Person:
+    """Somebody signed in, with the cookies of a browser."""
+
+    name: str
+    hub: ClusterHub
+    http: httpx.Client
+
+    def api(self, method: str, path: str, body: object = None) -> httpx.Response:
+        """The hub's API, as the hub's own pages call it."""
+        token = next(c.value or "" for c in self.http.cookies.jar if c.name == "_xsrf" and "/hub" in c.path)
+        headers = {"X-XSRFToken": token, "Referer": self.hub.url}
+        return self.http.request(method, f"/hub/api/{path}", json=body, headers=headers)
+
+    def form(self) -> str:
+        """The spawn form's text."""
+        return re.sub(r"<style>.*?</style>|<[^>]*>", " ", self.http.get("/hub/spawn").text, flags=re.DOTALL)
+
+    def begin(self, profile: str) -> httpx.Response:
+        """Ask for a session."""
+        return self.api("POST", f"users/{self.name}/server", {"profile": profile})
+
+    def spawn(self, profile: str) -> None:
+        """A session, once it answers."""
+        assert (answer := self.begin(profile)).status_code in (201, 202), answer.text
+        kit.wait_for(f"the session of {self.name}", self.is_ready, seconds=180)
+
+    def is_ready(self) -> bool:
+        """Whether the hub says that the session answers."""
+        servers = self.api("GET", f"users/{self.name}").json().get("servers", {})
+        return bool(servers.get("", {}).get("ready"))
+
+    def stop(self) -> None:
+        """The end of the session, waited for."""
+        assert self.api("DELETE", f"users/{self.name}/server").status_code in (202, 204)
+        kit.wait_for(
+            "the session to end",
+            lambda: not self.api("GET", f"users/{self.name}").json().get("servers"),
+            seconds=60,
+        )
+
+
+@pytest.fixture(scope="module")
+def queue(api: Api) -> Iterator[str]:
+    """A queue that gives one slice of 1g.10gb, and nothing else of a GPU."""
+    with kit.queue(api, share={SLICE: "1"}) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def namespace(api: Api, queue: str) -> Iterator[str]:
+    with kit.namespace(api) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sessions")
+
+
+@pytest.fixture(scope="module")
+def kubeconfigs(api: Api, namespace: str, folder: Path) -> Iterator[dict[str, Path]]:
+    """Of the hub's and the launcher's accounts."""
+    with (
+        accounts.account(api, accounts.HUB, namespace=namespace, folder=folder) as for_hub,
+        accounts.account(api, accounts.LAUNCHER, namespace=namespace, folder=folder) as for_launcher,
+    ):
+        yield {accounts.HUB: for_hub, accounts.LAUNCHER: for_launcher}
+
+
+@pytest.fixture(scope="module")
+def hub(
+    bed: Cluster,
+    namespace: str,
+    queue: str,
+    session_image: str,
+    kubeconfigs: dict[str, Path],
+    folder: Path,
+) -> Iterator[ClusterHub]:
+    made = ClusterHub(
+        home=folder / "home",
+        address=bed.host_ip,
+        kubeconfig=kubeconfigs[accounts.HUB],
+        launcher_kubeconfig=kubeconfigs[accounts.LAUNCHER],
+        namespace=namespace,
+        queue=queue,
+        image=session_image,
+    )
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def sign_in(hub: ClusterHub) -> Iterator[Callable[[str], Person]]:
+    """A new account, signed in."""
+    made: list[httpx.Client] = []
+
+    def sign_in(name: str) -> Person:
+        password = hub.slicelift("hub", "add-user", name)["password"]
+        http = httpx.Client(base_url=hub.url, trust_env=False, follow_redirects=True, timeout=60)
+        made.append(http)
+        page = http.get("/hub/login")
+        assert "isolation: one pod per session" in page.text
+        token = next(c.value for c in http.cookies.jar if c.name == "_xsrf" and "/hub" in c.path)
+        form = {"username": name, "password": password, "_xsrf": token}
+        assert http.post("/hub/login", params={"next": "/hub/home"}, data=form).status_code == 200
+        return Person(name=name, hub=hub, http=http)
+
+    yield sign_in
+    for http in made:
+        http.close()
+
+
+@pytest.fixture(scope="module")
+def anna(sign_in: Callable[[str], Person]) -> Person:
+    return sign_in("anna")
+
+
+@pytest.fixture(scope="module")
+def ben(sign_in: Callable[[str], Person]) -> Person:
+    return sign_in("ben")
+
+
+def pod_of(api: Api, namespace: str, name: str) -> Any:
+    (pod,) = [
+        pod
+        for pod in api.core.list_namespaced_pod(namespace, label_selector=SESSION).items
+        if pod.metadata.annotations["hub.jupyter.org/username"] == name
+    ]
+    return pod
+
+
+def test_the_hubs_rights_are_those_listed_here_and_no_more(
+    kubeconfigs: dict[str, Path], namespace: str
+) -> None:
+    mine = kit.connect(kubeconfigs[accounts.HUB])
+    assert rights(mine, namespace) >= OF_THE_CLUSTER | OF_A_NAMESPACE
+    everybodys = {right for right in rights(mine, "default") if right[0].startswith("auth")}
+    assert rights(mine, namespace) - everybodys == OF_THE_CLUSTER | OF_A_NAMESPACE
+    assert rights(mine, "kube-system") - everybodys == OF_THE_CLUSTER
+    mine.raw.close()
+
+
+def rights(api: Api, namespace: str) -> set[tuple[str, str, str]]:
+    """(API group, resource, verb) of what an account may do in a namespace, by the API server's own word."""
+    made = client.AuthorizationV1Api(api.raw).create_self_subject_rules_review(
+        {"spec": {"namespace": namespace}}
+    )
+    return {
+        (group, resource, verb)
+        for rule in made.status.resource_rules
+        for group in rule.api_groups or ()
+        for resource in rule.resources or ()
+        for verb in rule.verbs
+    }
+
+
+def test_a_session_without_a_gpu_asks_for_none_and_sees_none(anna: Person, api: Api, namespace: str) -> None:
+    anna.spawn("cpu")
+    pod = pod_of(api, namespace, "anna")
+    resources = pod.spec.containers[0].resources
+    assert (resources.requests["nvidia.com/gpu"], resources.limits["nvidia.com/gpu"]) == ("0", "0")
+    assert (resources.requests["memory"], resources.limits["memory"]) == (str(2**30), str(2**30))
+    assert pod.spec.scheduler_name == "volcano"
+    seen = kit.execute(api, namespace, pod.metadata.name, "sh", "-c", "echo $NVIDIA_VISIBLE_DEVICES")
+    assert seen.strip() == "void"
+    anna.stop()
+    kit.wait_for("the pod to go", lambda: not api.core.list_namespaced_pod(namespace).items)
+
+
+def test_sessions_and_jobs_share_a_quota_and_what_is_taken_is_refused_at_once(
+    anna: Person, ben: Person, api: Api, namespace: str, queue: str, image: str
+) -> None:
+    assert "1 of 1 free." in anna.form()
+    anna.spawn("slice-1g-10gb")
+    refused = ben.begin("slice-1g-10gb")
+    assert refused.status_code == 503
+    assert "No 1g.10gb slice is free. It is in use." in refused.json()["message"]
+    assert "CPU only is free now." in refused.json()["message"]
+    assert "It is in use." in ben.form()
+    # nothing of the refused start is left, and the cluster has more slices than the queue gives
+    assert [pod.metadata.name for pod in api.core.list_namespaced_pod(namespace).items] == ["jupyter-anna"]
+    job = kit.gang(
+        "night", queue=queue, image=image, command=["sleep", "60"], replicas=1, resources={SLICE: "1"}
+    )
+    kit.submit(api, namespace, job)
+    kit.wait_for("the queue's no to the job", lambda: "insufficient" in said(api, namespace), seconds=30)
+    assert kit.phase(api, namespace, "night") == "Pending"
+    anna.stop()
+    kit.wait_phase(api, namespace, "night", "Running", seconds=60)
+    kit.wait_for("the form to count the job", lambda: "It is in use." in anna.form(), seconds=20)
+    assert anna.begin("slice-1g-10gb").status_code == 503
+    api.custom.delete_namespaced_custom_object(*kit.BATCH, namespace, "jobs", "night")
+    kit.wait_for("the slice to be free", lambda: "1 of 1 free." in anna.form(), seconds=60)
+
+
+def said(api: Api, namespace: str) -> str:
+    """What the cluster says of PodGroups."""
+    events = api.core.list_namespaced_event(namespace).items
+    return "\n".join(str(event.message) for event in events if event.involved_object.kind == "PodGroup")
+
+
+def test_a_session_outlives_its_hub(ben: Person, hub: ClusterHub, api: Api, namespace: str) -> None:
+    ben.spawn("slice-1g-10gb")
+    before = pod_of(api, namespace, "ben").metadata.uid
+    hub.restart()
+    kit.wait_for("the session after the restart", ben.is_ready, seconds=60)
+    assert ben.http.get("/user/ben/lab").url.path == "/user/ben/lab"
+    assert pod_of(api, namespace, "ben").metadata.uid == before
+    ben.stop()
+    kit.wait_for("the pod to go", lambda: not api.core.list_namespaced_pod(namespace).items)
