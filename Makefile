@@ -1,11 +1,12 @@
 # The one list of commands; CI calls the same names.
 #   make up      everything on this machine: JupyterHub, launcher, MLflow, the demo project (Ctrl-C stops it)
 #   make test    every tier of tests that can run here; what cannot is named with its reason
+#   make drills  the long tests of faults on the cluster
 #   make check   format, lint, types, import rules, spelling, house rules of the docs
 #   make cluster a real Kubernetes with Volcano on this machine (root); make cluster-down takes it away
 #   make bench   the figures of docs/benchmarks.md
 #   make lock    the hashed locks, from pyproject.toml
-.PHONY: up down test check fix cluster cluster-down bench lock env clean
+.PHONY: up down test drills check fix cluster cluster-down bench lock env clean
 
 PY := .venv/bin/python
 PORT ?= 8765
@@ -23,6 +24,9 @@ down: env
 
 test: env
 	@$(PY) tests/tiers.py $(ARGS)
+
+drills: env
+	@$(PY) tests/tiers.py drills $(ARGS)
 
 check: env
 	$(PY) -m ruff check .

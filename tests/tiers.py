@@ -23,13 +23,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """One group of tests with one reason why it might not run; `alone`: it needs the whole machine."""
+    """One group of tests with one reason why it might not run; `alone`: it needs the whole machine.
+
+    `on_demand`: runs only when it is named.
+    """
 
     name: str
     what: str
     arguments: tuple[str, ...]
     lacks: Callable[[], str] = lambda: ""
     alone: bool = False
+    on_demand: bool = False
 
 
 def _no_root() -> str:
@@ -125,9 +129,17 @@ TIERS = (
     Tier(
         name="cluster",
         what="a real Kubernetes and Volcano, pods on slices",
-        arguments=("tests/cluster",),
+        arguments=("tests/cluster", "-m", "not drill"),
         lacks=_no_cluster,
         alone=True,
+    ),
+    Tier(
+        name="drills",
+        what="what takes too long for every time: faults and restarts on the cluster",
+        arguments=("tests/cluster", "-m", "drill"),
+        lacks=_no_cluster,
+        alone=True,
+        on_demand=True,
     ),
 )
 
@@ -139,7 +151,7 @@ def main(arguments: list[str]) -> int:
     if unknown:
         print(f"no such tier: {', '.join(sorted(unknown))}; there are {', '.join(t.name for t in TIERS)}")
         return 2
-    chosen = [tier for tier in TIERS if not names or tier.name in names]
+    chosen = [tier for tier in TIERS if (tier.name in names if names else not tier.on_demand)]
     if any(tier.name == "notebooks" for tier in chosen):
         subprocess.run([sys.executable, str(ROOT / "notebooks" / "prepare_demo.py")], cwd=ROOT, check=True)
     if any(tier.name == "cluster" for tier in chosen) and _required("cluster") and not _no_cluster():

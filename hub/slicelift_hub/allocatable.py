@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slicelift.errors import Unavailable
 from slicelift_profiles.catalog import Catalog
 
 from slicelift_hub.choices import Machine, pool_of
@@ -20,6 +21,7 @@ SOURCE = "cluster"
 DEVICES = "nvidia.com/"
 # while a GPU is cut anew its node still tells what it had
 _CUT, _CUT_WELL = "nvidia.com/mig.config.state", "success"
+_OPEN = "Open"
 _OVER = ("Succeeded", "Failed")
 Object = Mapping[str, Any]
 
@@ -36,7 +38,12 @@ class Count:
 def make_machine(
     catalog: Catalog, nodes: Iterable[Object], pods: Iterable[Object], queues: Sequence[Object]
 ) -> Machine:
-    """The cluster as the form's choices see it. `queues`: the one of sessions and all above it."""
+    """The cluster as the form's choices see it. `queues`: the one of sessions and all above it.
+
+    Raises Unavailable "queue-closed" where one of them takes nothing.
+    """
+    for queue in queues:
+        _must_be_open(queue)
     counts = within(count(nodes, pods), queues)
     pools: dict[str, Pool] = {}
     together: dict[str, int] = {}
@@ -102,6 +109,13 @@ def within(counts: Mapping[str, Count], queues: Sequence[Object]) -> dict[str, C
                     total=min(one.total, limit), free=min(one.free, left), together=min(one.together, left)
                 )
     return found
+
+
+def _must_be_open(queue: Object) -> None:
+    state = queue.get("status", {}).get("state") or _OPEN
+    if state != _OPEN:
+        message = f"The queue {queue['metadata']['name']} is {state.lower()}: no session can start."
+        raise Unavailable("queue-closed", message, "Whoever runs the cluster can open it.")
 
 
 def _with(so_far: Count, number: int, free: int) -> Count:

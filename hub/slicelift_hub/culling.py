@@ -94,6 +94,8 @@ def make_role() -> dict[str, Any]:
 
 async def _idle(server: Row, state: Row, *, age: float) -> float | None:
     """`idle_seconds` by what the session's own server says, straight from its port; None also where it says nothing."""
+    if state.get("pod_name"):
+        return None  # its token is in its pod alone; `max_hours` holds
     address, token = state.get("address"), _token(state)
     if not address or not token:
         _log.warning("%s is not judged: it runs in no process of this machine.", server["full_name"])

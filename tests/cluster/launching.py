@@ -41,7 +41,7 @@ presets:
     display_name: Torch
     launcher: torchrun
     workers: 2
-    cluster: {attempts: 3, grace_seconds: 20, cpu: 0.4, memory: 1Gi, shm: 64Mi, disk: 512Mi}
+    cluster: {attempts: 3, grace_seconds: 20, cpu: 0.7, memory: 1Gi, shm: 64Mi, disk: 512Mi}
 """
 
 

@@ -15,6 +15,8 @@ from slicelift.sentences import sentence
 
 # how soon after a fault has ended the story must be one
 SECONDS = 10.0
+# MLflow is told after that: it may only just be starting again, which takes it half a minute on a busy machine
+EXPORT_SECONDS = 90.0
 METRIC = "done"
 # our word -> Volcano's words for it, "" for a job that is not there or not seen yet
 PHASES = {
@@ -51,14 +53,18 @@ class Story:
 def agree(
     bed: Cluster, launcher: Launcher, run: str, *, namespace: str, queue: str, seconds: float = SECONDS
 ) -> RunView:
-    """The card, once all four tell the same; fails after `seconds` with every contradiction that is left."""
-    end = time.monotonic() + seconds
+    """The card, once all four tell the same; fails with every contradiction that is left.
+
+    kubectl, ledger and card have `seconds`, MLflow has `EXPORT_SECONDS`.
+    """
+    begun = time.monotonic()
     while True:
         story = look(bed, launcher, run, namespace=namespace, queue=queue)
-        wrong = contradictions(story)
-        if not wrong:
+        wrong, late = contradictions(story), lags(story)
+        if not wrong and not late:
             return story.card
-        assert time.monotonic() < end, (wrong, story)
+        assert not wrong or time.monotonic() < begun + seconds, (wrong, story)
+        assert time.monotonic() < begun + EXPORT_SECONDS, (late, story)
         time.sleep(0.3)
 
 
@@ -97,7 +103,7 @@ def look(bed: Cluster, launcher: Launcher, run: str, *, namespace: str, queue: s
 
 
 def contradictions(story: Story) -> list[str]:
-    """What cannot be true at once, in words; empty when the four agree. Pure."""
+    """What kubectl, ledger and card cannot truly say at once, in words; empty when they agree. Pure."""
     found: list[str] = []
 
     def must(holds: object, words: str) -> None:
@@ -106,7 +112,6 @@ def contradictions(story: Story) -> list[str]:
 
     _of_the_ledger(story, must)
     _of_the_cluster(story, must)
-    _of_mlflow(story, must)
     word = WORDS.get(story.card.status, story.card.status.title())
     must(sentence(story.card).startswith(word), f"the card says {sentence(story.card)!r}")
     return found
@@ -146,14 +151,17 @@ def _of_the_cluster(story: Story, must: Callable[[object, str], None]) -> None:
         must(not any(story.alive.values()), f"it waits, and has nodes: {story.alive}")
 
 
-def _of_mlflow(story: Story, must: Callable[[object, str], None]) -> None:
-    status = story.card.status
+def lags(story: Story) -> list[str]:
+    """What MLflow has otherwise than the ledger."""
+    status, found = story.card.status, []
     expected = status.value if status.terminal else "RUNNING"
-    must(story.tracked == [expected], f"MLflow has {story.tracked}, expected is {expected}")
-    if status.terminal:
-        must(sorted(story.exported) == sorted(story.steps), "MLflow has other points than the ledger")
-    else:
-        must(set(story.exported) <= set(story.steps), "MLflow has points that the ledger lacks")
+    if story.tracked != [expected]:
+        found.append(f"MLflow has {story.tracked}, expected is {expected}")
+    if status.terminal and sorted(story.exported) != sorted(story.steps):
+        found.append("MLflow has other points than the ledger")
+    if not set(story.exported) <= set(story.steps):
+        found.append("MLflow has points that the ledger lacks")
+    return found
 
 
 def _phase(job: Mapping[str, Any]) -> tuple[str, int]:

@@ -50,7 +50,7 @@ presets:
     default: true
     launcher: torchrun
     workers: 1
-    cluster: {{attempts: 3, grace_seconds: 20, cpu: 0.4, memory: 1536Mi, shm: 128Mi, disk: 512Mi, queue: {queue}}}
+    cluster: {{attempts: 3, grace_seconds: 20, cpu: 0.5, memory: 1536Mi, shm: 128Mi, disk: 512Mi, queue: {queue}}}
 """
 LAUNCHER = """
 c.Launcher.backend = "slicelift_hub.launcher.backends.volcano.Volcano"

@@ -40,7 +40,7 @@ presets:
     display_name: Torch
     launcher: torchrun
     workers: 1
-    cluster: {attempts: 1, grace_seconds: 11, cpu: 0.4, memory: 512Mi, shm: 16Mi, disk: 64Mi}
+    cluster: {attempts: 1, grace_seconds: 15, cpu: 0.4, memory: 512Mi, shm: 16Mi, disk: 64Mi}
 """
 # runs in the pod, as the job's own code: what each call answers, or why none came
 PROBE = """

@@ -74,6 +74,8 @@ def _command(action: str, place: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
+        # the tests' home is an empty one: there, all programs would be built again
+        env=os.environ | {"SLICELIFT_CLUSTER_CACHE": str(layout.CACHE)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -243,6 +243,7 @@ def test_a_team_sees_its_own_sets_only_and_a_hash_is_no_key(
     assert bench.prepare(spec, bench.attempt("ada")) == []
 
 
+@pytest.mark.drill
 def test_of_several_sets_each_is_fetched_by_a_job_of_its_own(
     bench: Bench, remote: Remote, train: DataRef, pushed: Pushed
 ) -> None:
@@ -255,6 +256,7 @@ def test_of_several_sets_each_is_fetched_by_a_job_of_its_own(
     assert set(worker["sets"]) == {train.md5, labels.md5}
 
 
+@pytest.mark.drill
 def test_who_waits_for_somebody_elses_fetch_goes_on_when_that_one_is_called_off(
     bench: Bench, remote: Remote, train: DataRef
 ) -> None:
@@ -272,6 +274,7 @@ def test_who_waits_for_somebody_elses_fetch_goes_on_when_that_one_is_called_off(
     assert own.metadata.uid != theirs.metadata.uid
 
 
+@pytest.mark.drill
 def test_a_launcher_that_was_killed_between_two_calls_goes_on(
     bench: Bench, train: DataRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +294,7 @@ def test_a_launcher_that_was_killed_between_two_calls_goes_on(
     assert [job.metadata.uid for job in bench.warm_ups()] == [half.metadata.uid]
 
 
+@pytest.mark.drill
 def test_a_remote_that_is_away_is_told_from_one_that_lacks_data(bench: Bench, train: DataRef) -> None:
     """The pod's own word; the Job tries three times, which takes half a minute."""
     away = replace(train, remote_config={"url": train.remote_config["url"].rpartition(":")[0] + ":9"})
@@ -363,6 +367,7 @@ def test_a_missing_blob_fails_the_job_before_it_takes_a_place(
     assert [each for each in events if each.involved_object.kind == "PodGroup"] == []
 
 
+@pytest.mark.drill
 def test_a_cancel_ends_the_fetch(
     launcher: Launcher, api: Api, namespace: str, queue: str, remote: Remote, train: DataRef
 ) -> None:

@@ -246,6 +246,7 @@ def serving(launcher: Launcher, queue: str, tmp_path: Path) -> Iterator[Any]:
             made.close()
 
 
+@pytest.mark.drill
 def test_a_launcher_with_these_rights_plans_submits_cancels_and_survives_kills(
     api: Api, launcher: Launcher, queue: str, serving: Any
 ) -> None:

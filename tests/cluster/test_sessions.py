@@ -20,6 +20,8 @@ from bed.kit import Api
 from kubernetes import client
 from place import ClusterHub
 
+# the first one waits for the bed, the image and the hub
+pytestmark = pytest.mark.timeout(600)
 SLICE = "nvidia.com/mig-1g.10gb"
 SESSION = "component=singleuser-server"
 OF_THE_CLUSTER = {("", "nodes", "list"), ("", "pods", "list"), ("scheduling.volcano.sh", "queues", "get")}

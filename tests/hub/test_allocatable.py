@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from slicelift.errors import Unavailable
 from slicelift_hub.allocatable import Count, count, make_machine, wanted
 from slicelift_hub.choices import Offer, make_offers, refusal
 from slicelift_hub.form import render_form
@@ -39,7 +40,12 @@ def pod(on: str | None, *containers: Any, init: Sequence[Any] = (), phase: str =
 def queue(*, parent: str = "", used: int = 0, **limits: int) -> Any:
     names = {"gpu": GPU, "small": SMALL, "large": LARGE}
     capability = {names[key]: str(number) for key, number in limits.items()}
-    return {"spec": {"capability": capability, "parent": parent}, "status": {"allocated": {SMALL: str(used)}}}
+    status = {"state": "Open", "allocated": {SMALL: str(used)}}
+    return {
+        "metadata": {"name": "q"},
+        "spec": {"capability": capability, "parent": parent},
+        "status": status,
+    }
 
 
 def offers(nodes: Sequence[Any], pods: Sequence[Any] = (), queues: Sequence[Any] = ()) -> dict[str, Offer]:
@@ -93,6 +99,14 @@ def test_a_session_gets_what_its_queue_and_all_above_still_give() -> None:
     assert full["slice-1g-10gb"].reason == "No 1g.10gb slice is free. All 2 are in use."
     # nothing is said of it, so it is not limited
     assert full["slice-3g-40gb"].startable
+
+
+def test_no_session_starts_in_a_queue_that_is_closed() -> None:
+    closed = queue(small=3)
+    closed["status"]["state"] = "Closed"
+    with pytest.raises(Unavailable) as caught:
+        offers([node("a", small=4)], queues=[queue(small=3), closed])
+    assert str(caught.value).startswith("The queue q is closed: no session can start.")
 
 
 def test_the_form_speaks_of_a_cluster_and_calls_nothing_simulated() -> None:

@@ -12,6 +12,8 @@ from bed.cluster import Cluster
 from bed.kit import Api
 from slicelift.models import Status
 
+pytestmark = pytest.mark.drill
+
 
 @pytest.fixture
 def away(bed: Cluster) -> Iterator[Callable[[str], None]]:

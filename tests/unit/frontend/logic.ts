@@ -8,9 +8,11 @@ import {
   emptyChoice,
   faultOf,
   placeOf,
+  queueOf,
   requestOf,
   shownDefault,
 } from "../../../extension/frontend/src/promote/choice";
+import { startsText } from "../../../extension/frontend/src/promote/travels";
 import { mintId } from "../../../extension/frontend/src/promote/id";
 import { Session } from "../../../extension/frontend/src/promote/session";
 import type { JobSpec, RunView } from "../../../extension/frontend/src/types";
@@ -191,6 +193,16 @@ console.log(
     ids: [mintId(1_764_469_000_000), mintId(1_764_469_000_001)],
     empty: requestOf(emptyChoice(), gang, capacity),
     request: requestOf(choice, gang, capacity),
+    queues: [
+      queueOf(emptyChoice(), gang, ["alpha", "default"]),
+      queueOf(emptyChoice(), gang, ["alpha", "beta"]),
+      queueOf(emptyChoice(), { ...gang, queue: "beta" }, ["alpha", "beta"]),
+      queueOf({ ...emptyChoice(), queue: "alpha" }, { ...gang, queue: "beta" }, ["alpha", "beta"]),
+    ],
+    ofACluster: requestOf(emptyChoice(), gang, { ...capacity, queues: ["alpha"] }),
+    starts: [[], ["It would wait: Queue team is full."]].map((notes) =>
+      startsText({ position: null, capacity: { ...capacity, quotas: [] }, spec, notes } as unknown as PlanAnswer, english),
+    ),
     slice: requestOf({ ...emptyChoice(), preset: "slice", workers: "2" }, slice, capacity),
     typed: ["2", "0", "1.5", "?", ""].map(
       (workers) => faultOf({ ...choice, workers }, gang, english)?.code ?? null,

@@ -26,6 +26,15 @@ def test_request_holds_only_what_was_chosen(answers: dict[str, Any]) -> None:
     assert answers["request"] == {"workers": 2, "parameters": {"lr": "1e-2"}, "name": "x"}
 
 
+def test_the_queue_that_is_shown_is_the_one_that_is_asked_for(answers: dict[str, Any]) -> None:
+    assert answers["queues"] == ["default", "alpha", "beta", "alpha"]
+    assert answers["ofACluster"] == {"queue": "alpha"}
+
+
+def test_a_cluster_says_whether_it_has_room(answers: dict[str, Any]) -> None:
+    assert answers["starts"] == ["starts now: the cluster has room for it", "would wait, see below"]
+
+
 def test_slice_preset_takes_a_free_slice_and_no_workers(answers: dict[str, Any]) -> None:
     assert answers["slice"] == {"preset": "slice", "slice": "2g.20gb"}
 

@@ -64,7 +64,7 @@ FAULTS: dict[str, tuple[str, int, str, str]] = {
         "starts 1",
     ),
     "a misspelt setting": (
-        HEAD + GOOD + "    cluster:\n      atempts: 2\n",
+        HEAD + GOOD + "    cluster:\n      attempt: 2\n",
         7,
         "unknown-key",
         "Did you mean attempts?",
@@ -106,6 +106,16 @@ def test_the_preset_follows_from_what_is_asked() -> None:
         shipped.pick("torchrn")
     assert caught.value.hint == "Did you mean torchrun? Presets: torchrun, slice, elastic, enterprise-ddp."
     assert presets.get("slice").max_workers == 1
+
+
+def test_a_session_of_a_cluster_knows_the_presets_of_its_admin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "presets.yaml"
+    path.write_text(HEAD + GOOD, encoding="utf-8")
+    monkeypatch.setenv("SLICELIFT_PRESETS", str(path))
+    assert presets.load().names == ("a",)
+    assert presets.load(presets.SHIPPED).names[0] == "torchrun"
 
 
 def test_an_edited_file_is_read_again(tmp_path: Path) -> None:

@@ -231,3 +231,11 @@ def test_importing_the_room_is_light() -> None:
         "sys.exit(','.join(sorted(heavy & set(sys.modules))) or 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_job_from_a_session_of_a_cluster_runs_in_the_sessions_image(
+    notebook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert prepare(freeze(Request(notebook=notebook))).spec.image == ""
+    monkeypatch.setenv("SLICELIFT_IMAGE", "registry.example/lab@sha256:00")
+    assert prepare(freeze(Request(notebook=notebook))).spec.image == "registry.example/lab@sha256:00"

@@ -364,6 +364,21 @@ def test_an_image_that_is_none_is_refused(image: str, spec: JobSpec, attempt: At
     assert caught.value.code == "bad-image"
 
 
+def test_a_job_runs_in_its_presets_image_else_in_its_sessions_else_in_the_one_for_all(
+    spec: JobSpec, attempt: Attempt, site: Site
+) -> None:
+    found = {}
+    for name, image in (("torchrun", ""), ("torchrun", "reg/session:1"), ("enterprise-ddp", "reg/session:1")):
+        made = make_job(replace(spec, image=image), attempt, preset=presets.get(name), site=site)
+        (task,) = made["spec"]["tasks"]
+        found[name, image] = task["template"]["spec"]["containers"][0]["image"]
+    assert found == {
+        ("torchrun", ""): site.image,
+        ("torchrun", "reg/session:1"): "reg/session:1",
+        ("enterprise-ddp", "reg/session:1"): presets.get("enterprise-ddp").cluster.image,
+    }
+
+
 ANY = st.text(st.characters(exclude_categories=()), max_size=300)
 LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 

@@ -104,7 +104,9 @@ function file(output: Output, { view, api, words }: Parts & { view: RunView }): 
 function attemptRow(attempt: Attempt, view: RunView, words: Words): HTMLElement {
   const { started, ended, failure } = attempt;
   const took = started === null || ended === null ? "" : durationText(ended - started, words);
-  const why = failure ? failureSentence(failure, view.spec.notebook, words) : words.say(attempt.message || attempt.reason);
+  // what no rank raised ended the attempt, not the job
+  const said = words.say(failure?.message || attempt.message || attempt.reason);
+  const why = failure && failure.rank !== null ? failureSentence(failure, view.spec.notebook, words) : said;
   const state = statusWord(attempt.status, words);
   const cells = [String(attempt.attempt), state, started === null ? "" : clockText(started), took, why];
   return el("tr", {}, ...cells.map((text) => el("td", {}, text)));

@@ -237,7 +237,8 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         )
 
     def _queues_hint(self) -> str:
-        return f"Queues that take jobs: {', '.join(self.capacity()['queues']) or '(none)'}."
+        found = [row["name"] for row in self.capacity()["quotas"] if row["state"] == "Open"]
+        return f"Queues that take jobs: {', '.join(found) or '(none)'}."
 
     def _picture(self, handle: str) -> Picture | None:
         parsed = parse_handle(handle)

@@ -82,7 +82,11 @@ def sweep(client: Client, namespace: str, *, runtime: str, keep_seconds: float) 
 
 
 def _shorten(client: Client, namespace: str, pods: Collection[Object], grace_seconds: float) -> None:
-    """Give the pods no more time than asked; what the garbage collector deletes has the time of its template."""
+    """Give the pods no more time than asked; what the garbage collector deletes has the time of its template.
+
+    Never none at all: the API server would forget a pod at once, whether or not its node has ended it.
+    """
+    grace_seconds = max(1.0, grace_seconds)
     for pod in pods:
         metadata = pod["metadata"]
         client.delete(
