@@ -112,8 +112,8 @@ def launcher(place: Field) -> Iterator[Client]:
             process.wait(START_SECONDS)
 
 
-def submit(client: Client, place: Field, *, workers: int) -> RunView:
-    """A gang of that many workers with one GPU each."""
+def submit(client: Client, place: Field, *, workers: int, gpus: int = 1) -> RunView:
+    """A gang of that many workers with `gpus` GPUs each."""
     spec = JobSpec(
         name="gang",
         snapshot_id=_snapshot().id,
@@ -122,7 +122,7 @@ def submit(client: Client, place: Field, *, workers: int) -> RunView:
         cwd=".",
         python=sys.executable,
         workers=workers,
-        gpus_per_worker=1,
+        gpus_per_worker=gpus,
         queue=place.queue,
         preset="fake",
     )

@@ -1,7 +1,7 @@
 """Slicelift: from a slice of one GPU to a gang of many, without leaving the notebook.
 
 `import slicelift` loads nothing else; each name below is imported when it is first used. The training calls
-(`log`, `history`, `save_model`, `checkpoint`, `resume`) are the same in a notebook and in a job. The session's calls
+(`log`, `history`, `data`, `save_model`, `checkpoint`, `resume`) are the same in a notebook and in a job. The session's calls
 (`promote`, `show`, `jobs`, `%load_ext slicelift`) do nothing inside a job, and say so.
 """
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slicelift.errors import UserError as UserError
     from slicelift.runtime.checkpoint import checkpoint as checkpoint
     from slicelift.runtime.checkpoint import resume as resume
+    from slicelift.runtime.feeding import data as data
     from slicelift.runtime.model import save_model as save_model
     from slicelift.runtime.sink import history as history
     from slicelift.runtime.sink import log as log
@@ -42,6 +43,7 @@ __all__ = [
     "UserError",
     "__version__",
     "checkpoint",
+    "data",
     "history",
     "jobs",
     "log",
@@ -53,6 +55,7 @@ __all__ = [
 
 _HOMES = {
     "checkpoint": "slicelift.runtime.checkpoint",
+    "data": "slicelift.runtime.feeding",
     "history": "slicelift.runtime.sink",
     "log": "slicelift.runtime.sink",
     "resume": "slicelift.runtime.checkpoint",

@@ -16,7 +16,9 @@ RATES = {
 }
 # host memory is never shown under a GPU's name
 MEMORY = {"peak_gpu_memory_bytes": "peak GPU memory", "peak_host_memory_bytes": "peak host memory"}
-_AUTOMATIC = (STEP_KEY, *RATES, *MEMORY)
+# of the time of a rank's last half minute or so (runtime/feeding.py)
+WAIT_KEY = "data_wait_fraction"
+_AUTOMATIC = (STEP_KEY, *RATES, *MEMORY, WAIT_KEY)
 
 Latest = Mapping[str, tuple[int, float]]
 
@@ -49,6 +51,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}".replace(",", " ")
 
 
+def percent(fraction: float) -> str:
+    """0.639 -> `63 %`: never more than it was."""
+    return f"{int(fraction * 100)} %"
+
+
 def exact(value: Any) -> Any:
     """The same value in what strict JSON can hold."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -59,7 +66,7 @@ def exact(value: Any) -> Any:
 
 
 def user_metrics(keys: Mapping[str, object] | list[str]) -> list[str]:
-    """The keys that the notebook logged, a loss first; ours (step time, throughput, memory) left out."""
+    """The keys that the notebook logged, a loss first; ours (step time, throughput, memory, waiting) left out."""
     own = [key for key in keys if key not in _AUTOMATIC and not key.startswith("system/")]
     return sorted(own, key=lambda key: ("loss" not in key, key))
 
@@ -77,6 +84,8 @@ def heading(key: str) -> str:
     """What a metric is called where its figure stands below: a rate by its unit."""
     if key == STEP_KEY:
         return "step time"
+    if key == WAIT_KEY:
+        return "waiting for data"
     return RATES.get(key) or MEMORY.get(key) or key
 
 
@@ -86,6 +95,8 @@ def figure(key: str, value: float) -> str:
 
     if key in MEMORY:
         return size_text(value)
+    if key == WAIT_KEY and 0 <= value <= 1:
+        return percent(value)
     return _seconds(value) if key == STEP_KEY else number(value)
 
 

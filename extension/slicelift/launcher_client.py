@@ -137,6 +137,14 @@ class Client:
         """End a run: KILLED once its processes are proved gone, else CANCELLING and why. Up to 40 s."""
         return _run(self._post(f"/jobs/{quote(ident, safe='')}/cancel", {}))
 
+    def suspend(self, ident: str) -> RunView:
+        """End a run with time to save a checkpoint, for a `retry` to go on from; else as `cancel`."""
+        return _run(self._post(f"/jobs/{quote(ident, safe='')}/suspend", {}))
+
+    def scale(self, ident: str, workers: int) -> RunView:
+        """Another number of workers for an elastic run that is under way."""
+        return _run(self._post(f"/jobs/{quote(ident, safe='')}/scale", {"workers": workers}))
+
     def retry(self, ident: str) -> RunView:
         """One more attempt of a run that is over."""
         return _run(self._post(f"/jobs/{quote(ident, safe='')}/retry", {}))

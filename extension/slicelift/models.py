@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _HINTS: dict[type[Any], Mapping[str, Any]] = {}
+# how the reason of a run begins that was suspended; the name of who did it follows
+SUSPENDED = "suspended by "
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -282,7 +284,9 @@ class RunView:
     `{rank, state, last_seen, step}`. `tracker` is MLflow's state, `tracker_message` why it does not take this run,
     `tracked` whether it has the end of the last attempt: all points, the status and the models. `dropped_points`
     are in `latest` and the curves no more, `dropped_by` counts them by reason: "spool-full", "too-many-names"
-    (MLflow has them), "name-too-long", "not-understood".
+    (MLflow has them), "name-too-long", "not-understood". `checkpoint` is the step of the newest checkpoint that an
+    attempt told of, `previous` why the attempt before this one failed. `network` is what a check of the network between
+    the workers found, a sentence.
     """
 
     promotion_id: str
@@ -312,6 +316,14 @@ class RunView:
     tracked: bool = False
     history: tuple[StatusChange, ...] = ()
     models: tuple[ModelVersionView, ...] = ()
+    checkpoint: int | None = None
+    previous: str = ""
+    network: str = ""
+
+    @property
+    def suspended(self) -> bool:
+        """Whether somebody has ended it to resume it later; a retry does that."""
+        return self.status is Status.KILLED and self.reason.startswith(SUSPENDED)
 
 
 def to_dict(value: Any) -> Any:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import time
 
-from slicelift.figures import duration, number, user_metrics
-from slicelift.models import Failure, RunView, Status, place_text
+from slicelift.figures import WAIT_KEY, duration, number, percent, user_metrics
+from slicelift.models import SUSPENDED, Failure, RunView, Status, place_text
+
+# from there on waiting for data is worth a word
+_HUNGRY = 0.5
 
 
 def sentence(view: RunView) -> str:
@@ -21,6 +24,9 @@ def remarks(view: RunView) -> list[str]:
     found = []
     if view.status in (Status.RUNNING, Status.FINISHED) and view.message:
         found.append(_clause(view.message))
+    if view.network:
+        found.append(_clause(view.network))
+    found += _hungry(view)
     if view.status.terminal and view.phase == "delivering":
         found.append("Still delivering logs and outputs")
     found += _left_out(view)
@@ -60,9 +66,42 @@ def newest_step(view: RunView) -> int | None:
 
 
 def elapsed(view: RunView, *, now: float | None = None) -> float:
-    """Seconds from start (or submit) to end (or now)."""
-    start = view.started or view.created
-    return (view.ended or (time.time() if now is None else now)) - start
+    """Seconds from start (or submit) to end (or now), over all attempts; not those between an end and a retry."""
+    end = view.ended or (time.time() if now is None else now)
+    if view.attempt == 1 or not view.history:
+        return end - (view.started or view.created)
+    return end - _begun(view) - _paused(view)
+
+
+def _begun(view: RunView) -> float:
+    """When the first attempt started."""
+    began = (change for change in view.history if change.status in (Status.STARTING, Status.RUNNING))
+    first = next(began, None)
+    return first.time if first else view.started or view.created
+
+
+def _paused(view: RunView) -> float:
+    """Seconds in which an attempt was over and the next one not asked for yet."""
+    total, before = 0.0, view.history[0]
+    for change in view.history:
+        if change.attempt > before.attempt and before.status.terminal:
+            total += change.time - before.time
+        before = change
+    return total
+
+
+def _hungry(view: RunView) -> list[str]:
+    """Whether data is what training waits for: of the rank that waits most, since all others wait for that one."""
+    told: list[object] = [
+        value for name, (_, value) in view.latest.items() if name.rpartition("/")[2] == WAIT_KEY
+    ]
+    # NaN and the infinities of JSON are words
+    most = max((share for share in told if isinstance(share, int | float) and share <= 1), default=0.0)
+    if view.status is not Status.RUNNING or most <= _HUNGRY:
+        return []
+    return [
+        f"Waits for data {percent(most)} of the time: more DataLoader workers or a faster store help more than GPUs"
+    ]
 
 
 def _left_out(view: RunView) -> list[str]:
@@ -81,31 +120,47 @@ def _left_out(view: RunView) -> list[str]:
 def _waiting(view: RunView) -> str:
     ahead = (view.position or 1) - 1
     first = "next in line" if ahead == 0 else f"{ahead} job{'' if ahead == 1 else 's'} ahead"
+    if view.attempt > 1:
+        told = [part for part in (first, _clause(view.message), _again(view)) if part]
+        return f"Waiting to start again, attempt {view.attempt}: {'; '.join(told)}"
     return f"Waiting: {first}" + (f"; {_clause(view.message)}" if view.message else "")
 
 
 def _starting(view: RunView) -> str:
+    if view.attempt > 1:
+        told = [part for part in (_again(view), _clause(view.message)) if part]
+        return f"Starting again, attempt {view.attempt}: {'; '.join(told) or 'preparing the processes'}"
     return f"Starting: {_clause(view.message) or 'preparing the processes'}"
+
+
+def _again(view: RunView) -> str:
+    """Why there is another attempt, and where it goes on, as far as that is known."""
+    goes_on = "" if view.checkpoint is None else f"goes on from step {view.checkpoint}"
+    return ", ".join(part for part in (_clause(view.previous), goes_on) if part)
 
 
 def _running(view: RunView) -> str:
     step = newest_step(view)
     if step is None:
-        return "Running: no step logged yet"
+        told = _again(view) if view.attempt > 1 else ""
+        return f"Running again, attempt {view.attempt}: {told}" if told else "Running: no step logged yet"
     own = user_metrics(dict(view.latest))
     figures = [f"step {step}", *(f"{key} {number(view.latest[key][1])}" for key in own[:1])]
     return "Running: " + ", ".join(figures)
 
 
 def _cancelling(view: RunView) -> str:
+    if view.reason.startswith(SUSPENDED):
+        return f"Suspending: {_clause(view.message) or 'waiting for a checkpoint, then ending every process'}"
     return f"Cancelling: {_clause(view.message) or 'ending every process'}"
 
 
 def _finished(view: RunView) -> str:
+    took = duration(elapsed(view)) + (f", {view.attempt} attempts" if view.attempt > 1 else "")
     if not view.models:
-        return f"Finished in {duration(elapsed(view))}"
+        return f"Finished in {took}"
     names = ", ".join(f"{model.name} version {model.version}" for model in view.models)
-    return f"Finished in {duration(elapsed(view))}: {names}"
+    return f"Finished in {took}: {names}"
 
 
 def _failed(view: RunView) -> str:
@@ -115,6 +170,13 @@ def _failed(view: RunView) -> str:
 
 
 def _killed(view: RunView) -> str:
+    if view.suspended:
+        kept = (
+            "no checkpoint is known"
+            if view.checkpoint is None
+            else f"its checkpoint is at step {view.checkpoint}"
+        )
+        return f"Suspended by {view.reason.removeprefix(SUSPENDED)}: {kept}"
     return f"Cancelled: {_clause(view.message) or view.reason or 'no reason is known'}"
 
 

@@ -27,6 +27,7 @@ _OWN = re.compile(
 _CHANGING = (
     "image",
     "command",
+    "check",
     "environment",
     "resources",
     "capabilities",
@@ -49,12 +50,16 @@ class ClusterSettings:
     """`cpu` counts cores, memory is text as Kubernetes has it; those `_per_gpu` hold for workers with whole GPUs.
 
     `attempts` counts the starts in all. `policies` are Volcano's own, of the task, and win over ours. A `command` ends
-    in `...`, for the start of our agent; `python` is the interpreter in `image`, where the kernel's is not.
+    in `...`, for the start of our agent; `python` is the interpreter in `image`, where the kernel's is not. `check` is what
+    a gang measures before it trains, as `slicelift.runtime.network` reads it. A gang whose GPUs have done nothing for
+    `idle_minutes` is told so; with the `idle_action` "stop" it is told at half of them, and then ended.
     """
 
     attempts: int = 3
     grace_seconds: int = 120
     max_hours: float | None = None
+    idle_minutes: int | None = None
+    idle_action: str = "tell"
     cpu: float = 4
     memory: str = "16Gi"
     cpu_per_gpu: float | None = None
@@ -73,6 +78,7 @@ class ClusterSettings:
     resources: Mapping[str, int] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
     topology: Topology | None = None
+    check: Mapping[str, Any] = field(default_factory=dict)
     priority_class: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -133,6 +139,19 @@ def meaning(document: Document, place: Place, entry: Mapping[str, Any]) -> Itera
     if _is_memory(shm) and _is_memory(memory) and amount_bytes(str(shm)) > amount_bytes(str(memory)):
         message = f"gives /dev/shm {shm}, which is part of the worker's memory of {memory}"
         yield document.fault((*place, "shm"), "shm-too-large", message, "Give less, or more memory.")
+    if "idle_action" in entry and "idle_minutes" not in entry:
+        message = "says what happens to idle GPUs but not after how long"
+        yield document.fault((*place, "idle_action"), "idle-without-minutes", message, "Add idle_minutes.")
+    yield from _check_meaning(document, (*place, "check"), entry.get("check"))
+
+
+def _check_meaning(document: Document, place: Place, check: object) -> Iterator[Fault]:
+    asked = check.get("all_reduce") if isinstance(check, Mapping) else None
+    if isinstance(asked, Mapping) and "on_slow" in asked and "least_gbit" not in asked:
+        message = "says what happens on a slow network but not which one is slow"
+        yield document.fault(
+            (*place, "all_reduce"), "check-without-measure", message, "Add least_gbit, in Gbit/s."
+        )
 
 
 def _is_memory(value: object) -> bool:

@@ -190,8 +190,19 @@ def _cluster_meaning(document: Document, index: int, entry: Mapping[str, Any]) -
     if isinstance(least, int) and most == 1:
         message = "has min_workers although it never takes more than one worker"
         yield document.fault(("presets", index, "min_workers"), "min-workers-too-large", message)
-    if isinstance(entry.get("cluster"), Mapping):
-        yield from cluster.meaning(document, ("presets", index, "cluster"), entry["cluster"])
+    settings = entry.get("cluster")
+    if isinstance(settings, Mapping):
+        yield from cluster.meaning(document, ("presets", index, "cluster"), settings)
+        if "check" in settings and (isinstance(least, int) or most == 1):
+            why = (
+                "an elastic gang has no fixed set of them"
+                if isinstance(least, int)
+                else "there is never more than one"
+            )
+            message = f"checks the network between workers, but {why}"
+            yield document.fault(
+                ("presets", index, "cluster", "check"), "check-without-gang", message, "Leave it out."
+            )
 
 
 def _to_preset(entry: Mapping[str, Any]) -> Preset:

@@ -16,10 +16,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from bed import kit
 from bed.cluster import Cluster
 from bed.kit import Api
-from slicelift.launcher_client import Client, find, read_state
+from slicelift.launcher_client import Blob, Client, find, read_state
 from slicelift.models import JobSpec, RunView, Snapshot, SnapshotFile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,9 +49,10 @@ presets:
 class Launcher:
     """The launcher as a process that may be killed and started again, and a client of it."""
 
-    def __init__(self, home: Path, *, port: int) -> None:
+    def __init__(self, home: Path, *, port: int, ledger: str = "") -> None:
         self.home = home
         self._port = port
+        self._ledger = ledger
         self._clients: list[Client] = []
         self.process = self._begin()
 
@@ -68,22 +70,7 @@ class Launcher:
 
     def submit(self, program: str, **asked: Any) -> str:
         """A program as a job; its run id."""
-        content = program.encode()
-        digest = hashlib.sha256(content).hexdigest()
-        files = (SnapshotFile(path="promoted.py", sha256=digest, size_bytes=len(content)),)
-        words = {"tree": "t", "commit": "c", "base_commit": "b", "branch": "main", "dirty": False, "cwd": "."}
-        words |= {"notebook": "n.ipynb", "script": "promoted.py", "script_sha256": "", "lock_sha256": ""}
-        snapshot = Snapshot(id=hashlib.sha256(b"id" + content).hexdigest(), files=files, **words)
-        if self.client.offer_snapshot(snapshot):
-            self.client.send_blobs(iter([(digest, len(content), content)]))
-            self.client.offer_snapshot(snapshot)
-        place = {
-            "notebook": "n.ipynb",
-            "script": "promoted.py",
-            "cwd": ".",
-            "python": f"{sys.prefix}/bin/python",
-        }
-        spec = JobSpec(snapshot_id=snapshot.id, **{"name": "demo", "preset": "torch", **place, **asked})
+        spec = upload(self.client, program, **asked)
         return self.client.submit(make_promotion_id(), spec).run_id
 
     def until(self, run: str, check: Callable[[RunView], bool], *, seconds: float = 180) -> RunView:
@@ -96,6 +83,8 @@ class Launcher:
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Straight from the ledger's database."""
+        if self._ledger:
+            return _select_postgresql(self._ledger, query, *values)
         return _select(self.home / "ledger.db", query, *values)
 
     def mlflow_rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -150,18 +139,24 @@ def serving(
     tracker: str = "none",
     presets: str = PRESETS,
     more: str = "",
+    ledger: str = "",
 ) -> Iterator[Launcher]:
-    """A launcher on this machine whose jobs run in `namespace`; `more` is added to its configuration."""
+    """A launcher on this machine whose jobs run in `namespace`; `more` is added to its configuration.
+
+    `ledger`: the address of a PostgreSQL in place of SQLite.
+    """
     with socket.socket() as probe:
         probe.bind((bed.host_ip, 0))
         port = probe.getsockname()[1]
-    home.mkdir(mode=0o700)
+    home.mkdir(mode=0o700, exist_ok=True)
     file = home / "presets.yaml"
     file.write_text(presets, encoding="utf-8")
     words = {"host": bed.host_ip, "port": port, "kubeconfig": bed.kubeconfig, "namespace": namespace}
     text = CONFIG.format(**words, image=image, presets=file, claim=claim, tracker=tracker)
+    if ledger:
+        more += f'c.Launcher.ledger = "{ledger}"\n'
     (home / "launcher_config.py").write_text(text + more, encoding="utf-8")
-    made = Launcher(home, port=port)
+    made = Launcher(home, port=port, ledger=ledger)
     try:
         yield made
     finally:
@@ -191,6 +186,27 @@ def checkpoints(api: Api, bed: Cluster, namespace: str) -> Iterator[str]:
         api.core.delete_persistent_volume(name)
 
 
+def make_snapshot(program: str) -> tuple[Snapshot, Blob]:
+    """A program as a snapshot of one file, and what there is to send for it."""
+    content = program.encode()
+    digest = hashlib.sha256(content).hexdigest()
+    files = (SnapshotFile(path="promoted.py", sha256=digest, size_bytes=len(content)),)
+    words = {"tree": "t", "commit": "c", "base_commit": "b", "branch": "main", "dirty": False, "cwd": "."}
+    words |= {"notebook": "n.ipynb", "script": "promoted.py", "script_sha256": "", "lock_sha256": ""}
+    snapshot = Snapshot(id=hashlib.sha256(b"id" + content).hexdigest(), files=files, **words)
+    return snapshot, (digest, len(content), content)
+
+
+def upload(client: Client, program: str, **asked: Any) -> JobSpec:
+    """The program in the store of whoever calls, and the spec of a job with it."""
+    snapshot, blob = make_snapshot(program)
+    if client.offer_snapshot(snapshot):
+        client.send_blobs(iter([blob]))
+        client.offer_snapshot(snapshot)
+    place = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": f"{sys.prefix}/bin/python"}
+    return JobSpec(snapshot_id=snapshot.id, **{"name": "demo", "preset": "torch", **place, **asked})
+
+
 def make_promotion_id() -> str:
     """As a promotion mints it."""
     return "p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20]
@@ -207,3 +223,9 @@ def _select(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return []
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
         return [tuple(row) for row in connection.execute(query, values)]
+
+
+def _select_postgresql(address: str, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    plain = address.replace("postgresql+psycopg://", "postgresql://")
+    with psycopg.connect(plain) as connection:
+        return [tuple(row) for row in connection.execute(query.replace("?", "%s"), values)]

@@ -9,7 +9,7 @@ import os
 import secrets
 import subprocess
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +49,11 @@ class Storage:
     objects: Path
 
     @contextmanager
-    def claims(self, api: Api, namespace: str) -> Iterator[Claims]:
+    def claims(
+        self, api: Api, namespace: str, *, names: Sequence[str] = (DATA, CHECKPOINTS, SHARED)
+    ) -> Iterator[Claims]:
         """The claims of a namespace, each bound to a folder of its own in which everybody may write."""
         folder = self.mount / namespace
-        names = (DATA, CHECKPOINTS, SHARED)
         for name in names:
             place = folder / name
             place.mkdir(parents=True)

@@ -60,7 +60,7 @@ OF_THE_CLUSTER: set[Right] = {
     *((CORE, "nodes", verb) for verb in ("get", "list", "watch")),
 }
 OF_A_NAMESPACE: set[Right] = {
-    *((BATCH, "jobs", verb) for verb in ("create", "get", "list", "watch", "delete")),
+    *((BATCH, "jobs", verb) for verb in ("create", "get", "list", "watch", "delete", "patch")),
     *((PLAIN_BATCH, "jobs", verb) for verb in ("create", "list", "delete")),
     *((SCHEDULING, "podgroups", verb) for verb in ("list", "watch", "delete")),
     *((CORE, "pods", verb) for verb in ("list", "watch", "delete")),
@@ -151,6 +151,8 @@ def test_what_the_code_calls_is_what_is_granted(
     backend.plan(spec, attempt)
     handle = backend.submit(spec, attempt)
     assert backend.submit(spec, attempt) == handle
+    backend.scale(handle, 1)
+    backend.scale(handle, 2)
     kit.wait_for("the pods", lambda: api.core.list_namespaced_pod(launcher.jobs).items)
     kit.wait_for("the claim's name in the reason", lambda: "not-there" in backend.status(handle).message)
     assert backend.status(handle).status == Status.WAITING
@@ -192,7 +194,7 @@ def test_everything_else_is_denied_by_the_server(api: Api, launcher: Launcher) -
         lambda: core.patch_node("n", {}),
         lambda: core.delete_node("n"),
         lambda: custom.create_namespaced_custom_object(BATCH, "v1alpha1", home, "jobs", job),
-        lambda: custom.patch_namespaced_custom_object(BATCH, "v1alpha1", here, "jobs", "j", {}),
+        lambda: custom.patch_namespaced_custom_object(BATCH, "v1alpha1", home, "jobs", "j", {}),
         lambda: custom.list_cluster_custom_object(BATCH, "v1alpha1", "jobs"),
         lambda: custom.patch_cluster_custom_object(SCHEDULING, "v1beta1", "queues", "default", {}),
         lambda: custom.delete_cluster_custom_object(SCHEDULING, "v1beta1", "queues", "default"),
@@ -374,7 +376,7 @@ def _right(method: str, path: str, query: Any) -> Right:
     rest = parts[2:] if parts[0] == "api" else parts[3:]
     rest = rest[2:] if rest[0] == "namespaces" else rest
     if method != "GET":
-        return (group, rest[0], {"POST": "create", "DELETE": "delete"}.get(method, method))
+        return (group, rest[0], {"POST": "create", "DELETE": "delete", "PATCH": "patch"}.get(method, method))
     return (group, rest[0], "watch" if "watch" in query else "get" if len(rest) > 1 else "list")
 
 
@@ -401,7 +403,7 @@ def _leave_orphans(api: Api, namespace: str) -> None:
 
 def _make_spec(queue: str) -> JobSpec:
     words = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": "/usr/bin/python3"}
-    return JobSpec(name="rights", snapshot_id="0" * 64, queue=queue, workers=2, **words)
+    return JobSpec(name="rights", snapshot_id="0" * 64, queue=queue, workers=2, min_workers=1, **words)
 
 
 def _make_data() -> DataRef:

@@ -1,11 +1,16 @@
 """Sessions as pods: what each holds, who is refused and why, whose quota it is, and what outlives the hub.
 
-About two minutes: a hub, four sessions.
+About three minutes: a hub, five sessions, a job.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
+import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +18,15 @@ from typing import Any
 
 import accounts
 import httpx
+import launching
 import pytest
 from bed import kit
 from bed.cluster import Cluster
 from bed.kit import Api
 from kubernetes import client
 from place import ClusterHub
+from slicelift.launcher_client import Client
+from slicelift.models import JobSpec, RunView, Status, to_dict
 
 # the first one waits for the bed, the image and the hub
 pytestmark = pytest.mark.timeout(600)
@@ -30,6 +38,40 @@ OF_A_NAMESPACE = {
     *(("", "events", verb) for verb in ("list", "watch")),
     *(("", "persistentvolumeclaims", verb) for verb in ("create", "get")),
 }
+
+
+# runs in a session, as a cell of a notebook could: what its token opens at launcher and hub, as [status, text]
+REACH = """
+import base64, json, os, sys, urllib.error, urllib.request
+token = os.environ["JUPYTERHUB_API_TOKEN"]
+bases = {"launcher": os.environ["SLICELIFT_LAUNCHER_URL"] + "/api/v1", "hub": os.environ["JUPYTERHUB_API_URL"]}
+
+def call(to, method, path, body=None, size=0):
+    data = b"x" * size if size else None if body is None else base64.b64decode(body)
+    asked = urllib.request.Request(bases[to] + path, data=data, method=method)
+    asked.add_header("Authorization", "token " + token)
+    asked.add_header("Content-Type", "application/json")
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return [answer.status, answer.read(4000).decode("utf-8", "replace")]
+    except urllib.error.HTTPError as refusal:
+        return [refusal.code, refusal.read(4000).decode("utf-8", "replace")]
+    except OSError as fault:
+        return [0, repr(fault)]
+
+print(json.dumps([call(*each) for each in json.loads(sys.argv[1])]))
+"""
+ANNAS = """
+import pathlib
+import slicelift
+
+if __name__ == "__main__":
+    pathlib.Path("outputs").mkdir(exist_ok=True)
+    pathlib.Path("outputs/result.txt").write_text("anna's result")
+    print("anna's log", flush=True)
+    slicelift.log(step=0, loss=1.0)
+"""
+Calls = list[tuple[Any, ...]]
 
 
 @dataclass
@@ -244,3 +286,123 @@ def test_a_session_outlives_its_hub(ben: Person, hub: ClusterHub, api: Api, name
     assert pod_of(api, namespace, "ben").metadata.uid == before
     ben.stop()
     kit.wait_for("the pod to go", lambda: not api.core.list_namespaced_pod(namespace).items)
+
+
+@pytest.fixture
+def annas_client(anna: Person, hub: ClusterHub) -> Iterator[Client]:
+    """The launcher with a token of anna's."""
+    made = anna.api("POST", f"users/{anna.name}/tokens", {"note": "test"})
+    assert made.status_code == 201, made.text
+    with Client(f"http://{hub.address}:{hub.launcher_port}", made.json()["token"]) as client:
+        yield client
+
+
+@pytest.fixture
+def annas_run(annas_client: Client, queue: str) -> RunView:
+    """A run of anna's that has ended, with a log, an output, a secret and a run in MLflow."""
+    client = annas_client
+    client.set_secret("ANNAS_KEY", "anna's word")
+    asked = {"preset": "small", "workers": 1, "queue": queue, "secrets": ("ANNAS_KEY",)}
+    run = client.submit(launching.make_promotion_id(), launching.upload(client, ANNAS, **asked)).run_id
+    kit.wait_for("anna's job", lambda: client.job(run).status.terminal, seconds=240)
+    kit.wait_for("MLflow", lambda: client.job(run).mlflow_run_id, seconds=90)
+    assert client.job(run).status is Status.FINISHED
+    assert [each.path for each in client.outputs(run)] == ["result.txt"]
+    return client.job(run)
+
+
+def test_a_session_reaches_nothing_of_another_users_work(
+    annas_run: RunView, annas_client: Client, ben: Person, api: Api, namespace: str
+) -> None:
+    """From inside ben's pod with ben's own token; what is malformed or too large is refused as such."""
+    ben.spawn("cpu")
+    pod = pod_of(api, namespace, "ben").metadata.name
+
+    def reach(calls: Calls) -> list[Any]:
+        python = f"{sys.prefix}/bin/python"
+        told = kit.execute(api, namespace, pod, python, "-c", REACH, json.dumps(calls), seconds=200)
+        return list(json.loads(told))
+
+    # his token is good, and shows him what is his: nothing
+    empty = [("launcher", "GET", path) for path in ("/jobs", "/models", "/secrets", "/jobs?everyone=1")]
+    told = reach(empty)
+    assert [status for status, _ in told] == [200] * 4
+    assert [list(json.loads(text).values()) for _, text in told] == [[[]]] * 4
+    for calls, wanted in (
+        (_of_anna(annas_run), {401, 403, 404, 409, 422}),
+        (_malformed(annas_run.spec), {400, 403, 404, 405, 413, 422}),
+    ):
+        told = reach(calls)
+        wrong = [
+            (call[:3], answer)
+            for call, answer in zip(calls, told, strict=True)
+            if answer[0] not in wanted or "anna's" in answer[1]
+        ]
+        assert wrong == []
+    # and anna's work is as it was
+    assert annas_client.job(annas_run.run_id).attempt == 1
+    assert annas_client.secrets() == ["ANNAS_KEY"]
+    ben.stop()
+
+
+def _json(value: object) -> str:
+    return base64.b64encode(json.dumps(value).encode()).decode()
+
+
+def _of_anna(view: RunView) -> Calls:
+    """Calls for what is anna's."""
+    run, snapshot, new = view.run_id, view.spec.snapshot_id, launching.make_promotion_id()
+    theirs, plain = to_dict(view.spec), {**to_dict(view.spec), "secrets": []}
+    nothing = _json({})
+    paths = [f"/jobs/{run}", f"/jobs/{view.promotion_id}"]
+    paths += [f"/jobs/{run}/{what}" for what in ("series", "logs", "attempts", "outputs")]
+    paths += [f"/jobs/{run}/outputs/1/result.txt", f"/jobs/{run}/logs?rank=agent", f"/events?runs={run}"]
+    paths += [f"/snapshots/{snapshot}", f"/snapshots/{snapshot}/files/promoted.py"]
+    paths += [f"/attempts/{run}-1/{what}" for what in ("snapshot", "secrets")]
+    paths += [f"/mlflow/api/2.0/mlflow/runs/get?run_id={view.mlflow_run_id}"]
+    calls: Calls = [("launcher", "GET", path) for path in paths]
+    calls += [("launcher", "POST", f"/jobs/{run}/{what}", nothing) for what in ("cancel", "retry")]
+    calls += [
+        ("launcher", "POST", "/shutdown", nothing),
+        ("launcher", "POST", "/jobs", _json({"promotion_id": view.promotion_id, "spec": theirs})),
+        ("launcher", "POST", "/jobs", _json({"promotion_id": new, "spec": plain})),
+        ("launcher", "POST", "/models/demo/aliases/best", _json({"version": "1"})),
+        ("launcher", "DELETE", "/secrets/ANNAS_KEY"),
+        ("launcher", "POST", f"/attempts/{run}-1/state", _json({"state": "ended"})),
+        ("hub", "GET", "/users/anna"),
+        ("hub", "POST", "/users/anna/server", nothing),
+        ("hub", "POST", "/users/anna/tokens", nothing),
+        ("hub", "POST", "/shutdown", nothing),
+    ]
+    return calls
+
+
+def _malformed(spec: JobSpec) -> Calls:
+    """Paths that lead out, archives that are none or far too large, bodies that are no JSON or never end."""
+    snapshot, _ = launching.make_snapshot("x")
+    files = [{"path": "../../identity.json", "sha256": "0" * 64, "size_bytes": 1}]
+    archives = [
+        _archive("../../identity.json"),
+        _archive("0" * 64, size=2**50),
+        _archive("0" * 64, kind=tarfile.SYMTYPE),
+        gzip.compress(_archive("0" * 64) + bytes(4 * 2**20)),
+        b"no archive" * 100,
+    ]
+    paths = ["/jobs/..%2f..%2fidentity.json", f"/jobs/{'x' * 5000}", "/secrets/..%2f..%2fidentity.json"]
+    paths += [f"/snapshots/{'0' * 64}/files/..%2f..%2fidentity.json", "/mlflow/..%2f..%2fetc%2fpasswd"]
+    calls: Calls = [("launcher", "GET", path) for path in paths]
+    calls += [("launcher", "POST", "/blobs", base64.b64encode(each).decode()) for each in archives]
+    calls += [
+        ("launcher", "POST", "/snapshots", _json({"snapshot": {**to_dict(snapshot), "files": files}})),
+        ("launcher", "POST", "/jobs", base64.b64encode(b"{").decode()),
+        ("launcher", "POST", "/jobs", base64.b64encode(b"[" * 5_000).decode()),
+        ("launcher", "POST", "/jobs", _json({"promotion_id": "../x", "spec": to_dict(spec)})),
+        ("launcher", "POST", "/jobs", None, 65 * 2**20),
+    ]
+    return calls
+
+
+def _archive(name: str, *, size: int = 0, kind: bytes = tarfile.REGTYPE) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)

@@ -48,7 +48,16 @@ def test_another_user_sees_none_of_it(hub: Any, ben: Any, annas_job: Any) -> Non
     assert client.jobs() == client.jobs(everyone=True) == []
     # who stops the launcher is told whose jobs end
     assert annas_job.run_id in [view.run_id for view in hub.operator().jobs(everyone=True)]
-    for call in (client.job, client.cancel, client.retry, client.logs, client.outputs, client.attempts):
+    calls = (
+        client.job,
+        client.cancel,
+        client.suspend,
+        client.retry,
+        client.logs,
+        client.outputs,
+        client.attempts,
+    )
+    for call in calls:
         with pytest.raises(NotFound):
             call(annas_job.run_id)
     with pytest.raises(NotFound):

@@ -79,12 +79,15 @@ class Pods:
         gang = self.gangs.get(handle)
         return JobStatus(status=Status.UNKNOWN, reason="no-such-gang") if gang is None else gang.status()
 
-    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
+    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0, saving: bool = False) -> Proof:
         gang = self.gangs[handle]
         gang.wanted = False
         gang.end_pods(grace_seconds)
         gang.join(60)
         return Proof(gone=not gang.is_alive(), killed=1)
+
+    def scale(self, handle: str, workers: int) -> None:
+        """Its gangs keep their workers."""
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
         return True

@@ -1,8 +1,8 @@
 """A backend for tests of the launcher: it runs nothing, and does what files in `<home>/steered` say.
 
 Loaded by the launcher's own process (`--backend steered.Steered`). `submits.log` has a line per call of `submit`,
-`cancels.log` per call of `cancel`; `<attempt>.json` is what the agent would be told; `<attempt>.status` is what
-`status` answers from then on.
+`cancels.log` per call of `cancel`, `savings.log` per one of those that gives time to save, `scales.log` per call of
+`scale`. `<attempt>.json` is what the agent would be told; `<attempt>.status` is what `status` answers from then on.
 """
 
 from __future__ import annotations
@@ -64,8 +64,10 @@ class Steered:
             else JobStatus(status=Status.RUNNING)
         )
 
-    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
+    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0, saving: bool = False) -> Proof:
         self._log("cancels.log", handle)
+        if saving:
+            self._log("savings.log", handle)
         if (self.folder / "immortal").exists():
             return Proof(gone=False, left=("process 4711",))
         path = self._status(handle)
@@ -74,6 +76,11 @@ class Steered:
             part.write_text(json.dumps(to_dict(JobStatus(status=Status.KILLED, exit_code=-15))))
             part.rename(path)
         return Proof(gone=True, killed=1)
+
+    def scale(self, handle: str, workers: int) -> None:
+        if workers == 13:
+            raise Refused("bad-workers", "The gang cannot have 13 workers.", "Ask for another number.")
+        self._log("scales.log", f"{handle}={workers}")
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
         self._log("discards.log", handle)

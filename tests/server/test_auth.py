@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from slicelift.launcher_client import Client
+from slicelift_hub.launcher.auth import AttemptTokens
 from slicelift_hub.launcher.routes import ROUTES
 
 ATTEMPT = "/attempts/r-aaaaaaaaaaaa-1"
@@ -131,3 +134,25 @@ def test_tokens_and_keys_are_nowhere_but_in_the_users_own_files(launcher: Any) -
 def test_a_client_with_an_old_token_and_address_finds_the_new_one(launcher: Any) -> None:
     with Client(launcher.client.url, "wrong", home=launcher.home) as client:
         assert client.jobs(limit=1) == launcher.client.jobs(limit=1)
+
+
+def test_the_token_of_an_attempt_is_asked_for_again_after_a_while() -> None:
+    """Remembered, so that twenty calls a second cost no look-up each, and yet it ends with the attempt."""
+    row: Any = SimpleNamespace(owner="ada")
+    asked: list[str] = []
+
+    def find(token: str) -> Any:
+        asked.append(token)
+        return row
+
+    tokens = AttemptTokens(find, seconds=0.2)
+    assert tokens.recall("a-1") is None
+    found = tokens.authenticate("a-1")
+    assert found is not None
+    assert (found.owner, tokens.recall("a-1")) == ("ada", found)
+    assert tokens.authenticate("no token of an attempt") is None
+    assert asked == ["a-1"]
+    time.sleep(0.25)
+    row = None
+    assert tokens.recall("a-1") is None
+    assert tokens.authenticate("a-1") is None

@@ -70,10 +70,13 @@ class Backend:
         self.looks += 1
         return self.said
 
-    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
+    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0, saving: bool = False) -> Proof:
         self._answer()
         self.cancels.append(handle)
         return Proof(gone=True, killed=1)
+
+    def scale(self, handle: str, workers: int) -> None:
+        """Its gangs keep their workers."""
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
         return self.frees
@@ -333,6 +336,32 @@ def test_a_cancel_ends_what_is_being_prepared(desk: Desk) -> None:
 
     asyncio.run(go())
     assert desk.backend.abandons == [f"{run_id}-1"]
+
+
+@pytest.mark.parametrize("meanwhile", ["cancelled", "running"])
+def test_what_changes_before_the_queue_is_served_is_not_forgotten(desk: Desk, meanwhile: str) -> None:
+    """Cancelled by a quick user, or run by agents whose launcher was killed before it had the handle."""
+    desk.ledger.leased = desk.backend.leased = False
+
+    async def go() -> None:
+        dispatch = desk.dispatch()
+        queue = asyncio.create_task(dispatch.run())
+        dispatch.wake()
+        await asyncio.sleep(0.2)
+        run_id = desk.submit()
+        if meanwhile == "cancelled":
+            desk.ledger.cancel("ann", run_id, reason="cancelled by ann")
+        else:
+            desk.ledger.agent_said(f"{run_id}-1", JobStatus(status=Status.RUNNING), ranks=[])
+        dispatch.wake()
+        if meanwhile == "cancelled":
+            await until(lambda: desk.status(run_id) == Status.KILLED)
+            assert desk.backend.submits == []
+        else:
+            await until(lambda: desk.ledger.view(run_id).handle)
+        await end(dispatch, queue)
+
+    asyncio.run(go())
 
 
 async def until(there: Callable[[], Any]) -> None:

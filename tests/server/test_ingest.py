@@ -56,7 +56,12 @@ def test_the_view_tells_what_every_kind_of_line_said(launcher: Any, job: Any) ->
         [
             {"q": 1, "t": 10.0, "k": "m", "s": 4, "m": {"loss": 0.5, "lr": 0.1}},
             {"q": 2, "t": 11.0, "k": "param", "p": {"lr": "0.1", "epochs": "3"}},
-            {"q": 3, "t": 12.0, "k": "tag", "p": {"host": "here"}},
+            {
+                "q": 3,
+                "t": 12.0,
+                "k": "tag",
+                "p": {"host": "here", "network.all_reduce": "All-reduce: 9 Gbit/s"},
+            },
             {"q": 4, "t": 13.0, "k": "checkpoint", "s": 4, "path": "checkpoints/4.pt"},
             {"q": 5, "t": 14.0, "k": "dropped", "n": 500},
             # a step that goes back is what was logged last
@@ -69,12 +74,14 @@ def test_the_view_tells_what_every_kind_of_line_said(launcher: Any, job: Any) ->
     seen = launcher.client.job(view.run_id)
     assert seen.latest == {"loss": (1, 0.4), "lr": (4, 0.1), "rank/1/loss": (9, 7.0)}
     assert seen.dropped_points == 500
+    assert seen.network == "All-reduce: 9 Gbit/s"
     assert seen.ranks == (
         {"rank": 0, "state": "running", "last_seen": 15.0, "step": 1},
         {"rank": 1, "state": "running", "last_seen": 16.0, "step": 9},
     )
     (attempt,) = _after_checkpoint(launcher, view.run_id)
-    assert (attempt["params"], attempt["tags"]) == ({"lr": "0.1", "epochs": "3"}, {"host": "here"})
+    assert attempt["params"] == {"lr": "0.1", "epochs": "3"}
+    assert attempt["tags"] == {"host": "here", "network.all_reduce": "All-reduce: 9 Gbit/s"}
     assert attempt["checkpoint"] == {"step": 4, "path": "checkpoints/4.pt", "time": 13.0}
 
 

@@ -172,14 +172,35 @@ def test_a_gang_that_was_to_end_is_still_to_end_after_a_restart(ledger: Ledger) 
     assert (row.status, row.cancel) == (Status.CANCELLING, "cancelled by ann")
 
 
+def test_a_full_store_is_said_in_the_card_until_there_is_room(ledger: Ledger) -> None:
+    run_id = submit(ledger)
+    ledger.agent_said(f"{run_id}-1", RUNNING, ranks=[])
+    assert ledger.store_full(f"{run_id}-1", full=True)
+    assert not ledger.store_full(f"{run_id}-1", full=True)
+    view = ledger.view(run_id)
+    assert (view.status, view.reason) == (Status.RUNNING, "store-full")
+    assert view.message.startswith("The disk under the launcher's store is full")
+    assert ledger.store_full(f"{run_id}-1", full=False)
+    assert ledger.view(run_id).reason == "store-back"
+    ledger.observe(f"{run_id}-1", JobStatus(status=Status.FINISHED))
+    assert not ledger.store_full(f"{run_id}-1", full=True)
+    assert ledger.view(run_id).message == ""
+
+
 def test_only_the_last_attempt_of_a_submission_is_discarded(ledger: Ledger) -> None:
     run_id = submit(ledger)
     restart(ledger, run_id, 1)
     assert ledger.ended_before(2e9) == []
     ledger.observe(f"{run_id}-2", JobStatus(status=Status.FINISHED))
     assert [row.attempt_id for row in ledger.ended_before(2e9)] == [f"{run_id}-2"]
+    token = f"a-{run_id}-1"
+    found = ledger.attempt_of_token(token)
+    assert found is not None
+    assert found.attempt_id == f"{run_id}-1"
     ledger.mark_discarded(f"{run_id}-2")
     assert ledger.ended_before(2e9) == []
+    # and with what the backend held ends what the agents could do
+    assert ledger.attempt_of_token(token) is None
 
 
 def test_a_place_in_the_backends_queue_is_shown_and_writes_no_history(ledger: Ledger) -> None:
@@ -304,10 +325,13 @@ class Queue:
     def status(self, handle: str) -> JobStatus:
         return self.said
 
-    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
+    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0, saving: bool = False) -> Proof:
         self.cancels.append(handle)
         self.said = JobStatus(status=Status.KILLED)
         return Proof(gone=True)
+
+    def scale(self, handle: str, workers: int) -> None:
+        """Its gangs keep their workers."""
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
         return True

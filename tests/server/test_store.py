@@ -67,6 +67,69 @@ def test_an_agent_gets_the_files_with_their_modes_and_links(launcher: Any, tools
     launcher.client.cancel(view.run_id)
 
 
+@pytest.mark.parametrize("damage", [b"print('ho')\n", b"print(", b""], ids=["other", "short", "empty"])
+def test_a_blob_that_the_disk_has_damaged_counts_as_missing_and_comes_again(
+    tmp_path: Path, tools: Any, damage: bytes
+) -> None:
+    store, content = Store(tmp_path), {"promoted.py": b"print('hi')\n", "b.txt": b"fine"}
+    snapshot = tools.make_snapshot(content)
+
+    def send(digests: list[str]) -> None:
+        for data in content.values():
+            if tools.digest(data) in digests:
+                writer = store.write_blob("ada", tools.digest(data), limit_bytes=100)
+                writer.write(data)
+                assert writer.commit()
+
+    digests = [item.sha256 for item in snapshot.files]
+    send(store.offer("ada", snapshot))
+    assert store.offer("ada", snapshot) == []
+    assert store.damaged("ada", digests) == []
+    hurt = tools.digest(content["promoted.py"])
+    store.blob_path("ada", hurt).write_bytes(damage)
+    if len(damage) != len(content["promoted.py"]):
+        # a promotion sees as much by itself
+        assert store.offer("ada", snapshot) == [hurt]
+    else:
+        assert store.damaged("ada", digests) == [hurt]
+    assert store.missing("ada", digests) == [hurt]
+    send(store.offer("ada", snapshot))
+    assert store.offer("ada", snapshot) == []
+    assert store.damaged("ada", digests) == []
+
+
+def test_a_damaged_list_of_files_is_written_again_by_the_next_promotion(tmp_path: Path, tools: Any) -> None:
+    store, data = Store(tmp_path), b"x"
+    snapshot = tools.make_snapshot({"promoted.py": data})
+    writer = store.write_blob("ada", tools.digest(data), limit_bytes=10)
+    writer.write(data)
+    writer.commit()
+    assert store.offer("ada", snapshot) == []
+    (path,) = tmp_path.glob("store/*/snapshots/*.json")
+    for damage in (b"", bytes(200), path.read_bytes()[:50]):
+        path.write_bytes(damage)
+        with pytest.raises(NotFound) as caught:
+            store.snapshot("ada", snapshot.id)
+        assert caught.value.code == "snapshot-unknown"
+        assert store.offer("ada", snapshot) == []
+        assert store.snapshot("ada", snapshot.id) == snapshot
+
+
+def test_an_agent_gets_no_other_code_than_was_promoted(launcher: Any, tools: Any) -> None:
+    data = b"print('hi')\n"
+    view = launcher.running()
+    (path,) = launcher.home.glob(f"store/*/blobs/*/{tools.digest(data)}")
+    path.write_bytes(b"print('ho')\n")
+    agent = launcher.agent(view)
+    refused = agent.http.get(f"{agent.base}/snapshot")
+    assert (refused.status_code, refused.json()["code"]) == (404, "snapshot-incomplete")
+    assert refused.json()["message"].endswith("or damaged there: promoted.py.")
+    # the next promotion of the same mends it
+    launcher.snapshot()
+    assert agent.http.get(f"{agent.base}/snapshot").status_code == 200
+    launcher.client.cancel(view.run_id)
+
+
 def test_a_digest_that_differs_is_refused_and_nothing_is_kept(launcher: Any, tools: Any) -> None:
     good, bad = b"good bytes", "1" * 64
     with pytest.raises(UserError) as refusal:
@@ -160,6 +223,19 @@ def test_a_body_over_the_limit_is_a_413_that_can_be_read(make_launcher: Any, too
             answer = http.post("/blobs", content=body)
         assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
     assert not list(launcher.home.glob("store/*/blobs/tmp/*"))
+
+
+def test_a_log_that_finds_no_room_is_told_in_the_card(make_launcher: Any) -> None:
+    """The limit on the size of a file stands for the full disk; the next attempt to send it finds room."""
+    launcher = make_launcher(limit_file_bytes=4_000_000).start()
+    view = launcher.running()
+    agent = launcher.agent(view)
+    path = f"{agent.base}/logs?rank=0&offset=0"
+    assert agent.http.post(path, content=b"x" * 6_000_000).status_code == 507
+    assert launcher.client.job(view.run_id).reason == "store-full"
+    assert agent.http.post(path, content=b"x" * 1000).status_code == 200
+    assert launcher.client.job(view.run_id).reason == "store-back"
+    launcher.client.cancel(view.run_id)
 
 
 def test_a_full_disk_is_a_507_and_leaves_nothing_half_written(make_launcher: Any, tools: Any) -> None:

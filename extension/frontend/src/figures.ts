@@ -48,6 +48,11 @@ export function numberText(value: unknown): string {
   return String(Number(figure.toPrecision(4)));
 }
 
+/** 0.639 -> `63 %`: never more than it was. */
+export function percentText(fraction: number): string {
+  return `${Math.floor(fraction * 100)} %`;
+}
+
 function two(number: number): string {
   return String(number).padStart(2, "0");
 }

@@ -1,15 +1,28 @@
 /** What is going on with a run: the sentences of slicelift/sentences.py, which a test compares with these. */
 
-import { durationText, numberText } from "./figures";
-import type { Failure, RunView, Status } from "./types";
+import { durationText, numberText, percentText } from "./figures";
+import { type Failure, isTerminal, type RunView, type Status, type StatusChange } from "./types";
 import type { Words } from "./words";
 
 export const THROUGHPUT_KEYS = ["throughput_samples_per_second", "throughput_steps_per_second", "step_time_seconds"];
 export const MEMORY_KEYS = ["peak_gpu_memory_bytes", "peak_host_memory_bytes"];
-const AUTOMATIC = [...THROUGHPUT_KEYS, ...MEMORY_KEYS];
+/** Which part of the time of its last half minute or so a rank has waited for data. */
+export const WAIT_KEY = "data_wait_fraction";
+const AUTOMATIC = [...THROUGHPUT_KEYS, ...MEMORY_KEYS, WAIT_KEY];
+/** From there on waiting is worth a word. */
+const HUNGRY = 0.5;
 
-/** One word for a status. */
-export function statusWord(status: Status, words: Words): string {
+/** How the reason of a run begins that was suspended; the name of who did it follows. */
+const SUSPENDED = "suspended by ";
+
+/** Whether somebody has ended it to resume it later; a retry does that. */
+export function isSuspended({ status, reason }: { status: Status; reason: string }): boolean {
+  return status === "KILLED" && reason.startsWith(SUSPENDED);
+}
+
+/** One word for a status; `reason` tells a suspended run from a cancelled one. */
+export function statusWord(status: Status, words: Words, reason = ""): string {
+  if (isSuspended({ status, reason })) return words.__("Suspended");
   switch (status) {
     case "WAITING":
       return words.__("Waiting");
@@ -45,17 +58,18 @@ export function sentence(view: RunView, words: Words): string {
     case "WAITING":
       return waiting(view, words);
     case "STARTING":
-      return words.__("Starting: %1", clause || words.__("preparing the processes"));
+      return starting(view, words);
     case "RUNNING":
       return running(view, words);
     case "CANCELLING":
-      return words.__("Cancelling: %1", clause || words.__("ending every process"));
+      return cancelling(view, words);
     case "FINISHED":
       return finished(view, words);
     case "FAILED":
       if (view.failure) return failureSentence(view.failure, view.spec.notebook, words);
       return words.__("Failed: %1", clause || words.say(view.reason) || words.__("no reason is known"));
     case "KILLED":
+      if (isSuspended(view)) return suspended(view, words);
       return words.__("Cancelled: %1", clause || words.say(view.reason) || words.__("no reason is known"));
     default:
       return unknown(view, words);
@@ -66,12 +80,29 @@ export function sentence(view: RunView, words: Words): string {
 export function remarks(view: RunView, words: Words): string[] {
   const found: string[] = [];
   if (["RUNNING", "FINISHED"].includes(view.status) && view.message) found.push(clauseOf(view.message, words));
+  if (view.network) found.push(clauseOf(view.network, words));
+  found.push(...hungry(view, words));
   const over = ["FINISHED", "FAILED", "KILLED"].includes(view.status);
   if (over && view.phase === "delivering") found.push(words.__("Still delivering logs and outputs"));
   found.push(...leftOut(view, words));
   const why = clauseOf(view.tracker_message ?? "", words);
   if (why) found.push(words.__("MLflow does not take this run, and is asked again: %1", why));
   return found;
+}
+
+/** Whether data is what training waits for: of the rank that waits most, since all others wait for that one. */
+function hungry(view: RunView, words: Words): string[] {
+  const shares = Object.entries(view.latest).flatMap(([name, [, value]]) =>
+    name.split("/").pop() === WAIT_KEY && typeof value === "number" && value <= 1 ? [value] : [],
+  );
+  const most = Math.max(0, ...shares);
+  if (view.status !== "RUNNING" || most <= HUNGRY) return [];
+  return [
+    words.__(
+      "Waits for data %1 of the time: more DataLoader workers or a faster store help more than GPUs",
+      percentText(most),
+    ),
+  ];
 }
 
 /** What is counted without a reason was told by an agent that names none: its disk was full. */
@@ -125,16 +156,29 @@ export function reasonOf(failure: Failure, words: Words): string {
   return what ? `${exception}: ${what}` : exception;
 }
 
-/** The keys that the notebook logged, a loss first; ours (step time, throughput, memory) and other ranks' left out. */
+/** The keys that the notebook logged, a loss first; ours (step time and the like) and other ranks' left out. */
 export function userMetrics(keys: string[]): string[] {
   const own = keys.filter((key) => !AUTOMATIC.includes(key) && !/^(system|rank\/\d+)\//.test(key));
   const weight = (key: string) => (key.includes("loss") ? 0 : 1);
   return own.sort((a, b) => weight(a) - weight(b) || (a < b ? -1 : 1));
 }
 
-/** Seconds from start (or submit) to end (or now). */
+/** Seconds from start (or submit) to end (or now), over all attempts; not those between an end and a retry. */
 export function elapsed(view: RunView, now: number = Date.now() / 1000): number {
-  return (view.ended ?? now) - (view.started ?? view.created);
+  const end = view.ended ?? now;
+  const start = view.started ?? view.created;
+  if (view.attempt === 1 || !view.history.length) return end - start;
+  const first = view.history.find(({ status }) => status === "STARTING" || status === "RUNNING");
+  return end - (first?.time ?? start) - paused(view.history);
+}
+
+/** Seconds in which an attempt was over and the next one not asked for yet. */
+function paused(history: StatusChange[]): number {
+  const gaps = history.slice(1).map((change, index) => {
+    const before = history[index];
+    return change.attempt > before.attempt && isTerminal(before.status) ? change.time - before.time : 0;
+  });
+  return gaps.reduce((sum, gap) => sum + gap, 0);
 }
 
 /** The first line of a message of ours, without the full stop that our sentence does not have. */
@@ -162,12 +206,54 @@ function waiting(view: RunView, words: Words): string {
   const ahead = (view.position ?? 1) - 1;
   const place = ahead === 0 ? words.__("next in line") : words._n("%1 job ahead", "%1 jobs ahead", ahead);
   const clause = clauseOf(view.message, words);
+  if (view.attempt > 1) {
+    const told = [place, clause, again(view, words)].filter(Boolean);
+    return words.__("Waiting to start again, attempt %1: %2", view.attempt, listed(told, words));
+  }
   return clause ? words.__("Waiting: %1; %2", place, clause) : words.__("Waiting: %1", place);
+}
+
+function starting(view: RunView, words: Words): string {
+  const clause = clauseOf(view.message, words);
+  const usual = words.__("preparing the processes");
+  if (view.attempt === 1) return words.__("Starting: %1", clause || usual);
+  const told = [again(view, words), clause].filter(Boolean);
+  return words.__("Starting again, attempt %1: %2", view.attempt, listed(told, words) || usual);
+}
+
+/** Why there is another attempt, and where it goes on, as far as that is known. */
+function again(view: RunView, words: Words): string {
+  const why = clauseOf(view.previous ?? "", words);
+  const step = view.checkpoint ?? null;
+  if (step === null) return why;
+  return why ? words.__("%1, goes on from step %2", why, step) : words.__("goes on from step %1", step);
+}
+
+/** Clauses of one sentence. */
+function listed(clauses: string[], words: Words): string {
+  return clauses.reduce((said, clause) => (said ? words.__("%1; %2", said, clause) : clause), "");
+}
+
+function cancelling(view: RunView, words: Words): string {
+  const clause = clauseOf(view.message, words);
+  if (!view.reason.startsWith(SUSPENDED)) return words.__("Cancelling: %1", clause || words.__("ending every process"));
+  return words.__("Suspending: %1", clause || words.__("waiting for a checkpoint, then ending every process"));
+}
+
+function suspended(view: RunView, words: Words): string {
+  const who = view.reason.slice(SUSPENDED.length);
+  const step = view.checkpoint ?? null;
+  if (step === null) return words.__("Suspended by %1: no checkpoint is known", who);
+  return words.__("Suspended by %1: its checkpoint is at step %2", who, step);
 }
 
 function running(view: RunView, words: Words): string {
   const steps = Object.values(view.latest).map(([step]) => step);
-  if (steps.length === 0) return words.__("Running: no step logged yet");
+  if (steps.length === 0) {
+    const told = view.attempt > 1 ? again(view, words) : "";
+    if (told) return words.__("Running again, attempt %1: %2", view.attempt, told);
+    return words.__("Running: no step logged yet");
+  }
   const step = Math.max(...steps);
   const [first] = userMetrics(Object.keys(view.latest));
   if (first === undefined) return words.__("Running: step %1", step);
@@ -175,7 +261,8 @@ function running(view: RunView, words: Words): string {
 }
 
 function finished(view: RunView, words: Words): string {
-  const time = durationText(elapsed(view), words);
+  const whole = durationText(elapsed(view), words);
+  const time = view.attempt > 1 ? words.__("%1, %2 attempts", whole, view.attempt) : whole;
   if (view.models.length === 0) return words.__("Finished in %1", time);
   const names = view.models.map((model) => words.__("%1 version %2", model.name, model.version));
   return words.__("Finished in %1: %2", time, names.join(", "));

@@ -79,6 +79,8 @@ export interface JobSpec {
   slice: string | null;
   queue: string;
   preset: string;
+  /** Fewer than `workers`, or what it has after it was scaled down: the gang is elastic. */
+  min_workers?: number | null;
   parameters: Record<string, unknown>;
   data: { path: string; md5: string; size_bytes: number; nfiles: number; remote: string }[];
   secrets: string[];
@@ -105,6 +107,8 @@ export interface RunView {
   started: number | null;
   ended: number | null;
   latest: Record<string, [number, Figure]>;
+  /** What a check of the network between the workers found. */
+  network?: string;
   dropped_points: number;
   /** By reason; without a launcher that tells it, the spool was full. */
   dropped_by?: Record<string, number>;
@@ -115,6 +119,10 @@ export interface RunView {
   tracked: boolean;
   history: StatusChange[];
   models: ModelVersion[];
+  /** The step of the newest checkpoint that an attempt told of. */
+  checkpoint?: number | null;
+  /** Why the attempt before this one failed. */
+  previous?: string;
 }
 
 export interface Attempt {

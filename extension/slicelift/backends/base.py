@@ -108,8 +108,18 @@ class Backend(Protocol):
         """What `GET /capacity` answers: queues with quota and use per resource. None when the launcher's leases tell it."""
         ...
 
-    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:
-        """End the whole process tree and prove it. Safe to repeat, also on a job that is over."""
+    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0, saving: bool = False) -> Proof:
+        """End the whole process tree and prove it. Safe to repeat, also on a job that is over.
+
+        `saving`: the ranks may save a checkpoint first. They have the backend's own time for that, whatever `grace_seconds`.
+        """
+        ...
+
+    def scale(self, handle: str, workers: int) -> None:
+        """Let an elastic gang that is under way have that many workers from now on. Idempotent.
+
+        Raises `Refused` where it cannot have them, `Conflict` when it is over.
+        """
         ...
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:

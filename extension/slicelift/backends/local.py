@@ -29,22 +29,31 @@ _START_SECONDS = 30.0
 # patience with an agent beyond the grace of its gang, before the backend ends everything itself
 _AGENT_SECONDS = 5.0
 _MESSAGE_LENGTH = 64 * 1024
+# how long the ranks of a suspended job may take to save a checkpoint
+SAVING_SECONDS = 60.0
 
 
 class Local:
     """The backend "local". `home` is SLICELIFT_HOME; attempts lie in `home/attempts/<attempt id>`.
 
-    An agent waits `patience_seconds` for a launcher that is away, before a job's start and again after its end. With
-    an `enclosure`, which takes root, a job runs as its owner's user of the system; else as whoever runs this.
+    An agent waits `patience_seconds` for a launcher that is away, before a job's start and again after its end. The ranks
+    of a job that is suspended have `saving_seconds` for their next checkpoint. With an `enclosure`, which takes root, a job
+    runs as its owner's user of the system; else as whoever runs this.
     """
 
     name = "local"
     leased = True
 
     def __init__(
-        self, home: Path, *, patience_seconds: float = 24 * 3600.0, enclosure: Enclosure | None = None
+        self,
+        home: Path,
+        *,
+        patience_seconds: float = 24 * 3600.0,
+        saving_seconds: float = SAVING_SECONDS,
+        enclosure: Enclosure | None = None,
     ) -> None:
         self.home = home.absolute()
+        self._saving_seconds = saving_seconds
         self._patience_seconds = patience_seconds
         self._enclosure = enclosure
 
@@ -149,10 +158,13 @@ class Local:
             return _ended(folder, agent)
         return _under_way(folder, agent)
 
-    def cancel(self, handle: str, *, reason: str, grace_seconds: float = GRACE_SECONDS) -> Proof:
+    def cancel(
+        self, handle: str, *, reason: str, grace_seconds: float = GRACE_SECONDS, saving: bool = False
+    ) -> Proof:
         """End every process of the attempt and prove it; the attempt ends KILLED with this reason.
 
-        Takes at most `grace_seconds` + 20 s. The agent ends its gang and then itself; when it is dead, does
+        Takes at most `grace_seconds` + 20 s. With `saving`, a gang that has ever saved a checkpoint first has the
+        backend's own seconds to reach its next one. The agent ends its gang and then itself; when it is dead, does
         not react or never came up, this process does it. On a job that is over it only searches and proves.
         An agent that lives on to deliver logs and points to a launcher that is away does not count as left.
         """
@@ -161,13 +173,20 @@ class Local:
             return Proof(gone=True)
         agent = self._agent(folder)
         if not folder.exit.exists():
-            self._ask(folder, agent, reason=reason, grace_seconds=grace_seconds)
+            wish = {"reason": reason, "grace_seconds": grace_seconds}
+            self._ask(folder, agent, wish | ({"saving_seconds": self._saving_seconds} if saving else {}))
         if folder.exit.exists():
             agent.wait_gone(_AGENT_SECONDS)
         ending = settle(folder, agent, reason=reason)
         told = read_object(folder.exit).get("ended_processes", 0)
         ended = told if isinstance(told, int) else 0
         return Proof(gone=not ending.left, killed=ending.found + ended, left=ending.left)
+
+    def scale(self, handle: str, workers: int) -> None:  # noqa: ARG002 - the same for all
+        """Raises `Refused` "scale-one-machine"."""
+        message = "On one machine a gang keeps the workers that it began with."
+        hint = "Cancel it and promote it with another number, or use the launcher of a cluster."
+        raise Refused("scale-one-machine", message, hint)
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
         """Remove the attempt's folder but for the names in `keep`; whether that is done.
@@ -269,17 +288,17 @@ class Local:
     def _checkpoints(self, run_id: str) -> Path:
         return self.home / "checkpoints" / run_id
 
-    def _ask(self, folder: AttemptFolder, agent: AgentHandle, *, reason: str, grace_seconds: float) -> None:
+    def _ask(self, folder: AttemptFolder, agent: AgentHandle, wish: dict[str, Any]) -> None:
         """Have the agent end its job, as long as it lives and reacts."""
-        wish = {"reason": reason, "grace_seconds": grace_seconds, "time": time.time()}
         with locked(folder.root / "submit.lock"):
             # on a full disk the agent still gets the signal, only not the words
             with suppress(OSError):
-                folder.write_last(folder.cancel, wish)
+                folder.write_last(folder.cancel, {**wish, "time": time.time()})
             if not agent.begun():
                 return
         agent.interrupt()
-        until = time.monotonic() + grace_seconds + _AGENT_SECONDS
+        patience = wish["grace_seconds"] + wish.get("saving_seconds", 0.0) + _AGENT_SECONDS
+        until = time.monotonic() + patience
         while time.monotonic() < until and not folder.exit.exists() and agent.alive():
             time.sleep(0.02)
 

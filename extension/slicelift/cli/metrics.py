@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slicelift.figures import MEMORY, RATES, STEP_KEY, Latest, by_rank, figure, heading, user_metrics
+from slicelift.figures import (
+    MEMORY,
+    RATES,
+    STEP_KEY,
+    WAIT_KEY,
+    Latest,
+    by_rank,
+    figure,
+    heading,
+    user_metrics,
+)
 from slicelift.models import RunView
 
 _SHOWN = 3
@@ -32,7 +42,7 @@ def metrics_line(view: RunView) -> str:
 def _columns(ranks: Mapping[int, Latest]) -> list[str]:
     present = {key for latest in ranks.values() for key in latest}
     own = user_metrics(sorted(present))[:_SHOWN]
-    ours = [key for key in (*RATES, STEP_KEY, *MEMORY) if key in present]
+    ours = [key for key in (*RATES, STEP_KEY, WAIT_KEY, *MEMORY) if key in present]
     return own + ours
 
 

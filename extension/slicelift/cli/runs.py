@@ -1,4 +1,4 @@
-"""Runs: listed, looked at, followed, ended, started again."""
+"""Runs: listed, looked at, followed, ended, suspended, started again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from slicelift.cli.outcomes import FAILED, FINE, conclude, log_tail, summary
 from slicelift.cli.printing import ago, complain, dim, print_json, table
 from slicelift.cli.screens import open_screen
 from slicelift.cli.sentences import next_step
-from slicelift.errors import SliceliftError
+from slicelift.errors import Conflict, SliceliftError
 from slicelift.figures import duration, plural
-from slicelift.models import RunView, Status, to_dict
+from slicelift.models import SUSPENDED, RunView, Status, to_dict
 from slicelift.sentences import elapsed, failure_lines, remarks, sentence
 
 if TYPE_CHECKING:
@@ -88,16 +88,60 @@ def cancel(run: str, as_json: bool) -> int:
 
 @click.command()
 @run_argument
+@json_option
+def suspend(run: str, as_json: bool) -> int:
+    """End a run for now, with time to save a checkpoint; its GPUs and its quota are free meanwhile."""
+    client = connect()
+    view = client.suspend(find_run(client, run).run_id)
+    if as_json:
+        print_json(to_dict(view))
+    else:
+        print(f"{view.name} ({view.run_id}): {sentence(view)}")
+        print(dim(f"next: {next_step(view)}"))
+    # to save may take longer than the launcher lets a caller wait
+    return FINE if view.reason.startswith(SUSPENDED) else FAILED
+
+
+@click.command()
+@run_argument
+@click.option("--wait/--no-wait", default=False, help="Follow the run until it is over.")
+@json_option
+def resume(run: str, wait: bool, as_json: bool) -> int:
+    """Go on with a suspended run from its checkpoint: same code, same data, attempt + 1."""
+    client = connect()
+    view = find_run(client, run)
+    if not view.suspended:
+        raise Conflict(
+            "not-suspended",
+            f"{view.name} ({view.run_id}) is not suspended: {sentence(view)}.",
+            f"Start a run that is over once more: slicelift retry {view.run_id}",
+        )
+    return _start_again(client, view, wait=wait, as_json=as_json)
+
+
+@click.command()
+@run_argument
+@click.argument("workers", type=click.IntRange(min=1))
+@json_option
+def scale(run: str, workers: int, as_json: bool) -> int:
+    """Give an elastic run another number of workers, from its min_workers to its preset's max_workers."""
+    client = connect()
+    view = client.scale(find_run(client, run).run_id, workers)
+    if as_json:
+        print_json(to_dict(view))
+    else:
+        print(f"{view.name} ({view.run_id}) has {plural(view.spec.workers, 'worker')} from now on.")
+    return FINE
+
+
+@click.command()
+@run_argument
 @click.option("--wait/--no-wait", default=False, help="Follow the new attempt until it is over.")
 @json_option
 def retry(run: str, wait: bool, as_json: bool) -> int:
     """Start an ended run once more: same code, same data, attempt + 1."""
     client = connect()
-    view = client.retry(find_run(client, run).run_id)
-    if wait:
-        return follow_to_end(client, view, as_json=as_json)
-    tell_submitted(view, as_json=as_json)
-    return FINE
+    return _start_again(client, find_run(client, run), wait=wait, as_json=as_json)
 
 
 def follow_to_end(client: Client, view: RunView, *, as_json: bool) -> int:
@@ -131,6 +175,14 @@ def tell_submitted(view: RunView, *, as_json: bool) -> None:
     print(dim(f"next: {next_step(view)}"))
 
 
+def _start_again(client: Client, view: RunView, *, wait: bool, as_json: bool) -> int:
+    view = client.retry(view.run_id)
+    if wait:
+        return follow_to_end(client, view, as_json=as_json)
+    tell_submitted(view, as_json=as_json)
+    return FINE
+
+
 class Interrupted(SliceliftError):
     """Ctrl-C: the command ends, a job does not."""
 
@@ -157,6 +209,8 @@ def _described(view: RunView) -> list[str]:
         f"took       {duration(elapsed(view))}, submitted {ago(view.created)}",
         f"MLflow     {view.mlflow_run_id or 'has not answered yet'}",
     ]
+    if view.suspended and view.ended:
+        lines.append(f"suspended  {ago(view.ended)}")
     lines += [f"data       {ref.path} at {ref.md5}, {plural(ref.nfiles, 'file')}" for ref in spec.data]
     lines += [f"parameter  {name} = {value!r}" for name, value in spec.parameters.items()]
     lines += [f"model      {model.name} version {model.version}" for model in view.models]

@@ -12,6 +12,8 @@ def next_step(view: RunView) -> str:
         rank = view.failure.rank if view.failure else None
         logs = f"slicelift logs {run}" + ("" if rank is None else f" --rank {rank}")
         return f"{logs}   what it printed; after a change promote again, unchanged: slicelift retry {run}"
+    if view.suspended:
+        return f"slicelift resume {run}   goes on from its last checkpoint"
     if view.status is Status.KILLED:
         return f"slicelift retry {run}   starts it once more, unchanged"
     if view.status is Status.FINISHED:

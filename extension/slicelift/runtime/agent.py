@@ -16,10 +16,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from slicelift.errors import NotFound, SliceliftError
 from slicelift.models import JobSpec, Status, from_dict
-from slicelift.runtime import data, preparation, processes
+from slicelift.runtime import checking, data, preparation, processes
 from slicelift.runtime.delivery import Outputs, Watch, patiently, send_models
 from slicelift.runtime.folder import AttemptFolder, read_object, try_lock, write_json
 from slicelift.runtime.launch import GRACE_SECONDS, gang_environment, gang_variables, with_scripts_of
@@ -33,12 +34,16 @@ from slicelift.runtime.streams import has_points
 from slicelift.runtime.supervision import LEFTOVER_SECONDS, Gang, free_bytes
 from slicelift.runtime.verdict import CANCELLED, Verdict, cancelled, data_changed, fault, judge
 
+if TYPE_CHECKING:
+    from slicelift.runtime.gpus import GpuWatch
+
 # how long a job waits for a launcher that is away, before its start and again after its end
 PATIENCE_SECONDS = 24 * 3600.0
 _UPLOAD_SECONDS = 120.0
 _LOW_DISK_BYTES = 16 * 1024 * 1024
 # what a pod that was told to end keeps, of the time it has for that, to send the last points and logs
 _LAST_WORDS_SECONDS = 8.0
+_CHECKING = "Checking the network between the workers"
 
 
 class Interrupted(BaseException):
@@ -76,11 +81,13 @@ class Agent:
         )
         self._shipper: Shipper | None = None
         self._watch: Watch | None = None
+        self._gpus: GpuWatch | None = None
         self._ended = 0
         # when we were told to end, 0 if we were not
         self._interrupted = 0.0
         self._may_raise = False
         self._was_full = False
+        self._checks = checking.is_asked(self._request, self._place)
 
     @property
     def interrupted(self) -> bool:
@@ -193,18 +200,36 @@ class Agent:
         # rank 0 alone asks MLflow, and is on node 0 unless the gang is elastic
         loopback = self._loopback() if self._place.node == 0 or self._place.elastic else None
         try:
+            checking.begin(self._folder.root)
             self._gang.start(self._spec, self._environment(loopback))
             self._watch.start()
-            self._tell("", state="running")
+            if self._still_checks():
+                self._tell(_CHECKING)
+            else:
+                self._tell("", state="running")
+            self._watch_gpus()
             code = self._gang.wait(interrupted=self._wants_end, note=self._note)
             if code is not None:
                 return judge(self._folder, self._spec, code)
             self._tell("Ending", state="running")
+            if self._let_save() == 0:
+                return judge(self._folder, self._spec, 0)
             self._ended += self._gang.end(self._grace()).found
             return self._cancelled()
         finally:
             if loopback is not None:
                 loopback.stop()
+
+    def _watch_gpus(self) -> None:
+        """Where the preset has a limit for GPUs that do nothing."""
+        if not self._request.get("watch_gpus"):
+            return
+        # a Python without ctypes trains as well
+        with suppress(ImportError):
+            from slicelift.runtime.gpus import GpuWatch, make_reader
+
+            self._gpus = GpuWatch(make_reader())
+            self._gpus.start()
 
     def _shipping(self) -> Shipper:
         """The running shipper. Secrets must be known before, since it sends logs at once."""
@@ -268,11 +293,23 @@ class Agent:
         with suppress(OSError):
             write_json(self._folder.state, {"state": state, "message": message})
 
+    def _still_checks(self) -> bool:
+        """Whether the gang still checks its network, before it trains."""
+        begun = any(row["state"] == "running" for row in self._gang.ranks())
+        self._checks = self._checks and not begun and not checking.is_over(self._folder.root)
+        return self._checks
+
     def _note(self) -> None:
+        if self._checks:
+            if not self._still_checks():
+                self._tell("", state="running")
+            return
         free = free_bytes(self._folder.root)
         low = f"The disk of {self._folder.root} is full: {free // 1024} kB are left; metrics are thinned."
         self._was_full = self._was_full or free < _LOW_DISK_BYTES
         self._report.update(ranks=self._gang.ranks(), message=low if free < _LOW_DISK_BYTES else "")
+        if self._gpus is not None:
+            self._report.update(idle_minutes=self._gpus.minutes)
 
     def _tell_full(self, verdict: Verdict) -> Verdict:
         """A run that finished well on a full disk may lack points that nobody could count any more."""
@@ -310,17 +347,29 @@ class Agent:
         given = GRACE_SECONDS if self._cancel_asked() else self._request.get("grace_seconds", GRACE_SECONDS)
         return float(read_object(self._folder.cancel).get("grace_seconds", given))
 
+    def _let_save(self) -> int | None:
+        """Leave the ranks of a suspended run alone until they have saved once more, if they ever save, or the time is up.
+
+        The gang's exit code when it ended meanwhile: 0 when it was through anyway.
+        """
+        seconds = read_object(self._folder.cancel).get("saving_seconds")
+        if seconds is None or not self._saved_since(0.0):
+            return None
+        until = time.monotonic() + float(seconds)
+        return self._gang.wait(interrupted=lambda: time.monotonic() > until, note=self._note)
+
     def _cancel_asked(self) -> bool:
         return self._shipper is not None and self._shipper.cancelled.is_set()
 
     def _saved(self) -> bool:
         """Whether the gang has saved a checkpoint since it was told to end."""
-        if not self._interrupted:
-            return False
+        return bool(self._interrupted) and self._saved_since(self._interrupted)
+
+    def _saved_since(self, moment: float) -> bool:
         # a job that ends by itself does without it
         from slicelift.runtime.checkpoint import saved_since
 
-        return saved_since(Path(str(self._request["checkpoints"])), self._interrupted)
+        return saved_since(Path(str(self._request["checkpoints"])), moment)
 
     def _os_fault(self, error: OSError) -> SliceliftError:
         full = error.errno in (28, 122)

@@ -41,7 +41,7 @@ def checkpoint(state: Any, *, step: int, per_rank: bool = False) -> Path | None:
     with the older ones untouched.
 
     On a cluster a rank that is told to end (SIGTERM, SLICELIFT_GRACE_SECONDS before its end) goes on to its next
-    checkpoint, and ends there, with exit code 143, once that is complete.
+    checkpoint, and ends there, with exit code 143, once that is complete. So does, anywhere, one whose run is suspended.
     """
     here, number = world(), as_step(step)
     ending.wait_for_the_next_checkpoint()

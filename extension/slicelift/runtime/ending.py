@@ -1,7 +1,8 @@
-"""The end of a rank that may save first: SIGTERM is noted, and acted on at the next checkpoint.
+"""The end of a rank that may save first: it leaves at its next checkpoint.
 
-Only where the environment says how long that may take, that is in a pod: there an eviction must not cost the work since
-the last checkpoint. Elsewhere SIGTERM ends a rank at once.
+In a pod SIGTERM says so, where the environment tells how long that may take: an eviction must not cost the work since the
+last checkpoint. On one machine SIGTERM ends a rank at once, and it is cancel.json that says so, for a job that is
+suspended.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from slicelift.runtime.world import GRACE
+from slicelift.runtime.folder import AttemptFolder, read_object
+from slicelift.runtime.world import GRACE, world
 
 # as a shell tells of a process that SIGTERM ended
 EXIT_CODE = 128 + signal.SIGTERM
 _POLL_SECONDS = 0.1
 
-# pid -> when that process was told to end; the pid, because a forked child inherits what its parent was told
+# pid -> until when that process, which was told to end, may wait; the pid, because a forked child inherits what its parent
+# was told
 _asked: dict[int, float] = {}
 _waiting: set[int] = set()
 
@@ -39,7 +42,11 @@ def wait_for_the_next_checkpoint() -> None:
 
 def asked() -> bool:
     """Whether this process was told to end."""
-    return os.getpid() in _asked
+    pid = os.getpid()
+    until = None if pid in _asked else _suspended_until()
+    if until is not None:
+        _asked[pid] = until
+    return pid in _asked
 
 
 def leave(complete: Callable[[], bool]) -> NoReturn:
@@ -47,7 +54,7 @@ def leave(complete: Callable[[], bool]) -> NoReturn:
 
     torchrun would end the ranks that still write when the first one is gone.
     """
-    until = _asked[os.getpid()] + float(os.environ.get(GRACE, "0"))
+    until = _asked[os.getpid()]
     while not complete() and time.time() < until:
         time.sleep(_POLL_SECONDS)
     raise SystemExit(EXIT_CODE)
@@ -60,4 +67,13 @@ def _note(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         os.kill(pid, number)
         return
-    _asked.setdefault(pid, time.time())
+    _asked.setdefault(pid, time.time() + float(os.environ.get(GRACE, "0")))
+
+
+def _suspended_until() -> float | None:
+    """Until when (Unix seconds) a job that is suspended may save, None for one that is not."""
+    folder = world().attempt_folder
+    wish = {} if folder is None else read_object(AttemptFolder(folder).cancel)
+    if "saving_seconds" not in wish:
+        return None
+    return float(wish["time"]) + float(wish["saving_seconds"])

@@ -67,7 +67,7 @@ class AttemptFolder:
 
     @property
     def cancel(self) -> Path:
-        """A request to end: `{reason, grace_seconds, time}`."""
+        """A request to end: `{reason, grace_seconds, time}`; with `saving_seconds` ranks may reach a checkpoint first."""
         return self.root / "cancel.json"
 
     @property

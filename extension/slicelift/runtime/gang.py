@@ -2,8 +2,8 @@
 
 Runs in the kernel's interpreter, in the folder the ranks are to work in, with SLICELIFT_ATTEMPT_DIR set. The
 outcome is written to gang.json by rename: `{exit_code, failures: [{rank, exit_code, exception, message, time,
-echo, error}]}`, the first trigger first. One failed rank ends all ranks of the node, and with them the gang; only an
-elastic one starts them again a few times. The options are `nodes.Place`.
+echo, error}]}`, the first trigger first, with a `reason` where no rank was at fault. One failed rank ends all ranks of
+the node, and with them the gang; only an elastic one starts them again a few times. The options are `nodes.Place`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from slicelift.runtime import checking
 from slicelift.runtime.deaths import Deaths
 from slicelift.runtime.failures import Exit, collect
 from slicelift.runtime.folder import AttemptFolder
@@ -83,17 +84,31 @@ def _run_one(folder: Path, _: Place, command: list[str]) -> dict[str, Any]:
     # an error file of an outer torchrun is not ours to write
     environment.pop("TORCHELASTIC_ERROR_FILE", None)
     start = [sys.executable, "-u", str(RANK), *command]
-    with _signals_raise():
-        process = subprocess.Popen(start, env=environment, start_new_session=True)
-        try:
-            code = process.wait()
-        except Interrupted as request:
-            _end(process, request.number)
-            return {"exit_code": -request.number, "failures": []}
+    try:
+        code = _run_child(start, environment)
+    except Interrupted as request:
+        return {"exit_code": -request.number, "failures": []}
     return _result(folder, [Exit(rank=0, exit_code=code, time=time.time())])
 
 
+def _run_child(command: list[str], environment: dict[str, str]) -> int:
+    """Its exit code. Raises Interrupted on a signal, once the child has ended."""
+    with _signals_raise():
+        process = subprocess.Popen(command, env=environment, start_new_session=True)
+        try:
+            return process.wait()
+        except Interrupted as request:
+            _end(process, request.number)
+            raise
+
+
 def _run_many(folder: Path, place: Place, command: list[str]) -> dict[str, Any]:
+    try:
+        refused = checking.check(folder, place, environment=os.environ, run=_run_child)
+    except Interrupted as request:
+        return {"exit_code": -request.number, "failures": []}
+    if refused is not None:
+        return {"exit_code": 1, "failures": [refused]}
     deaths = Deaths(folder, place.nproc, again=place.elastic)
     deaths.start()
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from slicelift.models import JobSpec
 from slicelift.runtime.folder import AttemptFolder
+from slicelift.runtime.network import VARIABLE as CHECK
 from slicelift.runtime.nodes import Place, place_of_request
 from slicelift.runtime.processes import MARKER
 from slicelift.runtime.world import ELASTIC, GRACE
@@ -61,6 +63,8 @@ def gang_variables(
         "MLFLOW_TRACKING_URI": tracking_uri,
     }
     variables |= _of_place(place_of_request(request, spec), request)
+    if request.get("check"):
+        variables[CHECK] = json.dumps(request["check"])
     devices = [request["slice_uuid"]] if request.get("slice_uuid") else request.get("gpus") or []
     if devices:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))

@@ -1,4 +1,4 @@
-"""The metrics that log() adds by itself: time per step, throughput, peak memory."""
+"""The metrics that log() adds by itself: time per step, throughput, peak memory, waiting for data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from slicelift.runtime.feeding import Share
 
 # peak memory moves slowly and costs a look at /proc or at CUDA's allocator
 MEMORY_SECONDS = 1.0
@@ -20,6 +22,7 @@ class Pace:
         self._time = 0.0
         self._samples = 0.0
         self._memory_due = 0.0
+        self._share = Share()
 
     def measure(self, step: int, samples: float | None) -> dict[str, float]:
         """Values for one log() call: seconds per step, steps or samples per second since the last new step.
@@ -47,6 +50,8 @@ class Pace:
         if now >= self._memory_due:
             self._memory_due = now + MEMORY_SECONDS
             found.update(peak_memory())
+            # looked at as seldom, so that it costs the other calls nothing
+            found.update(self._share.measure(now))
         return found
 
 

@@ -30,6 +30,10 @@ class NoRun(RunView):
         """Itself; nothing is cancelled."""
         return self
 
+    def suspend(self) -> NoRun:
+        """Itself; nothing is suspended."""
+        return self
+
     def retry(self) -> NoRun:
         """Itself; nothing is started."""
         return self

@@ -76,7 +76,7 @@ def judge(folder: AttemptFolder, spec: JobSpec, exit_code: int) -> Verdict:
     return Verdict(
         status=Status.FAILED,
         exit_code=code,
-        reason="rank-failed",
+        reason=str(row.get("reason") or "rank-failed"),
         message=failure.message,
         failure=failure,
         time=row.get("time"),

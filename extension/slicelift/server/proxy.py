@@ -34,7 +34,7 @@ _CALLS = tuple(
         ("GET POST", r"jobs"),
         ("GET", rf"jobs/{_RUN}(/(series|logs|attempts|outputs))?"),
         ("GET", rf"jobs/{_RUN}/outputs/[0-9]{{1,6}}/.+"),
-        ("POST", rf"jobs/{_RUN}/(cancel|retry)"),
+        ("POST", rf"jobs/{_RUN}/(cancel|suspend|scale|retry)"),
         ("POST", rf"models/{_NAME}/aliases/{_NAME}"),
         ("GET", r"snapshots/[0-9a-f]{64}(/files/.+)?"),
         ("PUT DELETE", rf"secrets/{_NAME}"),

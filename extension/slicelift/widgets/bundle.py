@@ -22,7 +22,7 @@ from slicelift.figures import (
     plural,
     user_metrics,
 )
-from slicelift.models import RunView, Status, from_dict, to_dict
+from slicelift.models import SUSPENDED, RunView, Status, from_dict, to_dict
 from slicelift.sentences import elapsed, sentence
 from slicelift.widgets.page import Page, Row, html, list_html
 
@@ -66,7 +66,7 @@ def make_bundle(
 def make_list_bundle(views: Sequence[RunView], *, now: float | None = None) -> dict[str, Any]:
     """MIME type -> data: the list of jobs, live where our extension is, elsewhere as it stood at `now` (Unix seconds)."""
     moment = time.time() if now is None else now
-    rows = [(state_word(view.status), view.name, view.run_id, sentence(view)) for view in views]
+    rows = [(state_word(view.status, view.reason), view.name, view.run_id, sentence(view)) for view in views]
     lines = [" ".join(row[:3]) + ": " + row[3] for row in rows] or ["No job yet."]
     return {
         JOBS_MIME: {"version": VERSION},
@@ -75,9 +75,9 @@ def make_list_bundle(views: Sequence[RunView], *, now: float | None = None) -> d
     }
 
 
-def state_word(status: Status) -> str:
-    """One word for a status, as the card says it."""
-    return _WORDS[status]
+def state_word(status: Status, reason: str = "") -> str:
+    """One word for a status, as the card says it; `reason` tells a suspended run from a cancelled one."""
+    return "Suspended" if status is Status.KILLED and reason.startswith(SUSPENDED) else _WORDS[status]
 
 
 def _revived(data: Mapping[str, Any]) -> RunView:
@@ -119,7 +119,7 @@ def _page(view: RunView, series: Sequence[Series], *, now: float) -> Page:
     seen = now if not view.status.terminal else None
     return Page(
         view=view,
-        word=_WORDS[view.status],
+        word=state_word(view.status, view.reason),
         sentence=sentence(view),
         size=_size(view),
         took=duration(elapsed(view, now=now)) if view.created else "",

@@ -58,6 +58,11 @@ class ShownRun(RunView):
         with told_briefly(), self._client() as client:
             return self._now(client.cancel(self.run_id))
 
+    def suspend(self) -> ShownRun:
+        """End the run with time to save a checkpoint; `retry` goes on from there. Its GPUs are free meanwhile."""
+        with told_briefly(), self._client() as client:
+            return self._now(client.suspend(self.run_id))
+
     def retry(self) -> ShownRun:
         """Start a run that is over once more, unchanged: attempt + 1 of the same run."""
         with told_briefly(), self._client() as client:

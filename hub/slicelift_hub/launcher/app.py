@@ -137,6 +137,11 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
         "the hub's environment too.",
     ).tag(config=True)
     log_retention_days = Float(30, help="How long logs are kept.").tag(config=True)
+    saving_seconds = Float(
+        60,
+        help="How long the ranks of a suspended job of this machine may take to save a checkpoint. On a cluster it is the "
+        "preset's grace_seconds.",
+    ).tag(config=True)
     keep_attempt_seconds = Float(3600, help="How long folders of ended attempts are kept.").tag(config=True)
     snapshot_limit_bytes = Int(2 * 1024**3, help="The largest snapshot taken in.").tag(config=True)
     upload_limit_bytes = Int(4 * 1024**3, help="The largest body of one upload.").tag(config=True)
@@ -255,6 +260,7 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
             under_hub=self.hub,
             network=self.gang_network,
             visible=self.visible,
+            saving_seconds=self.saving_seconds,
         )
         return await assemble(home.root, settings, backend=backend, pool=pool, stop=stop)
 

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import os
 import pwd
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,8 @@ from typing import Protocol
 from slicelift_hub.launcher.ledger_rows import AttemptRow
 
 _REMEMBERED = 1000
+# how long a token of an attempt may still be good after the attempt was tidied away
+_REMEMBERED_SECONDS = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +69,24 @@ class LocalToken:
 
 
 class AttemptTokens:
-    """Tokens of attempts; `find` looks one up in the ledger by its digest."""
+    """Tokens of attempts; `find` looks one up in the ledger by its digest.
 
-    def __init__(self, find: Callable[[str], AttemptRow | None]) -> None:
+    A token opens its attempt until that is over and tidied away: nobody lives then who could need it, and whoever found it
+    in a log must not get at secrets with it.
+    """
+
+    def __init__(
+        self, find: Callable[[str], AttemptRow | None], *, seconds: float = _REMEMBERED_SECONDS
+    ) -> None:
         self._find = find
-        self._known: dict[str, Principal] = {}
+        self._seconds = seconds
+        # token -> (until when it is not asked for again, whose it is)
+        self._known: dict[str, tuple[float, Principal]] = {}
 
     def recall(self, token: str) -> Principal | None:
-        """See `Authenticator`. Who a token belongs to never changes, so it is remembered."""
-        return self._known.get(token)
+        """See `Authenticator`. Who a token belongs to never changes, so it is remembered for a while."""
+        until, found = self._known.get(token, (0.0, None))
+        return found if time.monotonic() < until else None
 
     def authenticate(self, token: str) -> Principal | None:
         """See `Authenticator`."""
@@ -83,8 +95,9 @@ class AttemptTokens:
             return None
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
-        self._known[token] = Principal(owner=row.owner, attempt=row)
-        return self._known[token]
+        found = Principal(owner=row.owner, attempt=row)
+        self._known[token] = (time.monotonic() + self._seconds, found)
+        return found
 
 
 def make_attempt_token(key: str, attempt_id: str) -> str:

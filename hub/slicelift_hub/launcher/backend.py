@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slicelift.backends.base import Backend
-from slicelift.backends.local import Local
+from slicelift.backends.local import SAVING_SECONDS, Local
 from slicelift.errors import Refused, SliceliftError
 from traitlets.config import Config, Configurable
 from traitlets.utils.importstring import import_item
@@ -37,6 +37,7 @@ def make_backend(
     under_hub: bool,
     network: str,
     visible: Sequence[str],
+    saving_seconds: float = SAVING_SECONDS,
 ) -> Backend:
     """A backend of that class over `home`; `apart` is "auto" (under a hub, where possible), "always" or "never".
 
@@ -47,8 +48,11 @@ def make_backend(
     if issubclass(kind, Configurable):
         made = kind(home=home, config=config)
         return made
-    if not issubclass(kind, Local) or apart == "never" or (apart == "auto" and not under_hub):
+    if not issubclass(kind, Local):
         made = kind(home=home)
+        return made
+    if apart == "never" or (apart == "auto" and not under_hub):
+        made = kind(home=home, saving_seconds=saving_seconds)
         return made
     missing = isolation.available()
     if missing and apart == "always":
@@ -59,9 +63,10 @@ def make_backend(
             "All jobs run as one user of this machine: %s. Only the HTTP interfaces keep users apart.",
             missing,
         )
-        return Local(home)
+        return Local(home, saving_seconds=saving_seconds)
     _log.info("Jobs run as one user of this machine each; their ranks' network: %s.", network)
     demo = homes.shipped_demo()
     # a clone may lie where no other user comes, and the README's first promotion reads the demo's data from there
     shown = [*map(Path, visible), *([homes.demo_remote(demo)] if demo else [])]
-    return Local(home, enclosure=isolation.JobEnclosure(home, network=network, visible=shown))
+    enclosure = isolation.JobEnclosure(home, network=network, visible=shown)
+    return Local(home, saving_seconds=saving_seconds, enclosure=enclosure)

@@ -12,6 +12,7 @@ from slicelift.backends.base import Backend
 from slicelift.errors import SliceliftError, Unavailable
 from sqlalchemy.exc import SQLAlchemyError
 
+from slicelift_hub.launcher.idle import judge_idle
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_runs import DELIVERING
 from slicelift_hub.launcher.policy import ended_reason
@@ -25,6 +26,7 @@ TIDY_SECONDS = 60.0
 HOME_SECONDS = 5.0
 SOLE_SECONDS = 5.0
 OVERDUE_SECONDS = 2.0
+IDLE_SECONDS = 20.0
 SESSIONS_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ def start_chores(
         "news": services.announcer.run(chores.announce),
         "checkpoint": _repeat(chores.checkpoint),
         "wall time": _repeat(chores.end_overdue),
+        "idle GPUs": _repeat(chores.look_at_gpus),
         "tidy": _repeat(chores.tidy),
         "home": _repeat(chores.look_home),
         "ledger": _repeat(chores.look_at_ledger),
@@ -84,6 +87,23 @@ class _Chores:
             services.announcer.changed(run.run_id)
             services.dispatch.poke(row.attempt_id)
         return OVERDUE_SECONDS
+
+    async def look_at_gpus(self) -> float:
+        """Tell the owners of gangs whose GPUs do nothing, and end those whose preset says so."""
+        services = self._services
+        for row, reason, minutes in await services.call(services.ledger.idle):
+            limit = services.policy.idle.get(row.spec.preset)
+            found = judge_idle(limit, minutes=minutes, reason=reason) if limit else None
+            if found is None:
+                continue
+            if found.status.terminal:
+                await services.call(services.ledger.cancel, row.owner, row.run_id, reason=found.reason)
+                _log.info("%s: %s.", row.run_id, found.reason)
+            else:
+                await services.call(services.ledger.observe, row.attempt_id, found)
+            services.announcer.changed(row.run_id)
+            services.dispatch.poke(row.attempt_id)
+        return IDLE_SECONDS
 
     async def tidy(self) -> float:
         """Let go of old logs, and of what ended attempts hold."""

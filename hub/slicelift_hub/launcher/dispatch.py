@@ -322,7 +322,8 @@ class Dispatch:
 
     async def _cancel(self, row: AttemptRow) -> bool:
         """End it and believe only the proof. A job that had finished by itself before stays FINISHED."""
-        proof = await self._ask_about(row, self._backend.cancel, row.handle, reason=row.cancel)
+        how = {"reason": row.cancel, "saving": row.suspending}
+        proof = await self._ask_about(row, self._backend.cancel, row.handle, **how)
         if not proof.gone:
             message = f"Still alive: {', '.join(proof.left)}. Trying again."
             await self._observe(row, JobStatus(status=Status.CANCELLING, reason=row.cancel, message=message))

@@ -109,6 +109,7 @@ class Ingest:
     def complete(self, view: RunView) -> RunView:
         """The view with what came in since the last checkpoint."""
         with self._lock:
+            view = replace(view, checkpoint=self._checkpoint_of(view))
             known = self._attempts.get(f"{view.run_id}-{view.attempt}")
             if known is None:
                 return view
@@ -116,10 +117,20 @@ class Ingest:
             return replace(
                 view,
                 latest=known.live.latest(),
+                network=known.live.network(),
                 ranks=ranks,
                 dropped_points=known.live.dropped,
                 dropped_by=dict(known.live.dropped_by),
             )
+
+    def _checkpoint_of(self, view: RunView) -> int | None:
+        """The newest one of this attempt or the one before, which has just ended; else what the ledger knows."""
+        for number in (view.attempt, view.attempt - 1):
+            known = self._attempts.get(f"{view.run_id}-{number}")
+            step = None if known is None else known.live.checkpoint_step()
+            if step is not None:
+                return step
+        return view.checkpoint
 
     def checkpoint(self) -> bool:
         """Save what changed; whether there was anything. After a failure everything is saved the next time."""

@@ -20,6 +20,7 @@ from slicelift_hub.launcher.nodes import (
     Report,
     all_ended,
     fold_end,
+    fold_idle,
     fold_ranks,
     fold_status,
     take_in,
@@ -35,11 +36,18 @@ class NodeRows(Rows):
     """The part of the ledger that gangs of several nodes write."""
 
     def agent_said(
-        self, attempt_id: str, status: JobStatus, *, ranks: list[Any], node: int = 0, needed: int = 1
+        self,
+        attempt_id: str,
+        status: JobStatus,
+        *,
+        ranks: list[Any],
+        node: int = 0,
+        needed: int = 1,
+        idle: int | None = None,
     ) -> bool:
         """Fold in that a node prepares (STARTING) or runs; whether anything changed. `needed` nodes make a gang."""
         state = "running" if status.status == Status.RUNNING else "preparing"
-        report = Report(node=node, state=state, message=status.message, ranks=tuple(ranks))
+        report = Report(node=node, state=state, message=status.message, ranks=tuple(ranks), idle=idle)
         with self.writing() as connection:
             row = _row(connection, attempt_id)
             nodes = take_in(json.loads(row.nodes), report)
@@ -87,6 +95,19 @@ class NodeRows(Rows):
                 connection.execute(update(attempts).where(here).values(drained=True))
             return changed
 
+    def store_full(self, attempt_id: str, *, full: bool) -> bool:
+        """Say in the card that what a job prints finds no room at the launcher, or that it does again; whether that is new.
+
+        Points go into the ledger meanwhile. A job cannot end before all that it printed is kept.
+        """
+        reason, message = "store-back", "There is room in the launcher's store again."
+        if full:
+            reason = "store-full"
+            message = "The disk under the launcher's store is full: logs and outputs wait in the job, and its end waits for them."
+        with self.writing() as connection:
+            status = Status(_row(connection, attempt_id).status)
+            return move(connection, attempt_id, JobStatus(status=status, reason=reason, message=message))
+
     def restarted(
         self, submission: str, restarts: int, *, status: Status, message: str = ""
     ) -> tuple[AttemptRow, bool]:
@@ -109,6 +130,19 @@ class NodeRows(Rows):
                 _close(connection, newest, message or _STARTED_AGAIN)
                 newest = _begin(connection, newest, status)
             return newest, True
+
+    def idle(self) -> list[tuple[AttemptRow, str, int]]:
+        """Running attempts that tell of their GPUs: (attempt, reason of its status, minutes in which none did anything)."""
+        here = (attempts.c.status == Status.RUNNING, attempts.c.cancel == "")
+        columns = (attempts.c.attempt_id, attempts.c.reason, attempts.c.nodes)
+        with self.reading() as connection:
+            told = {
+                row.attempt_id: (row.reason, minutes)
+                for row in connection.execute(select(*columns).where(*here))
+                if (minutes := fold_idle(json.loads(row.nodes))) is not None
+            }
+            rows = find_attempts(connection, attempts.c.attempt_id.in_(list(told))) if told else []
+        return [(row, *told[row.attempt_id]) for row in rows]
 
     def current(self, submission: str) -> AttemptRow | None:
         """The newest attempt of what was submitted."""

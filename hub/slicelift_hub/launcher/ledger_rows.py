@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slicelift.models import JobSpec, Status, from_dict
+from slicelift.models import SUSPENDED, JobSpec, Status, from_dict
 from sqlalchemy import Connection, Engine, select
 
 from slicelift_hub.database import reading, writing
@@ -40,6 +40,11 @@ class AttemptRow:
     def restarts(self) -> int:
         """How often the gang had been started again when this attempt began."""
         return self.attempt - int(self.submission.rpartition("-")[2])
+
+    @property
+    def suspending(self) -> bool:
+        """Whether it is to be ended with time to save a checkpoint."""
+        return self.cancel.startswith(SUSPENDED)
 
     @property
     def submitted(self) -> AttemptRow:

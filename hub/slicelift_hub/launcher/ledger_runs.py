@@ -23,6 +23,7 @@ from slicelift_hub.launcher.ledger_steps import move, remember
 from slicelift_hub.launcher.tables import attempts, runs
 
 TokenOf = Callable[[str], str]
+_AN_END = "A run that is over can be retried, with its workers as they are."
 
 
 class RunRows(Rows):
@@ -74,6 +75,24 @@ class RunRows(Rows):
             last = _last_attempt(connection, owner, run_id)
             return _ask_to_end(connection, last, reason)
 
+    def scale(self, owner: str, run_id: str, workers: int, *, who: str) -> int:
+        """A run that is under way has that many workers from now on; how many it had. Its history tells who changed that.
+
+        Raises `run-over` for one that is over or is being ended.
+        """
+        with self.writing() as connection:
+            last = _last_attempt(connection, owner, run_id)
+            if last.status.terminal or last.cancel:
+                raise Conflict("run-over", f"{run_id} is over, or is being ended.", _AN_END)
+            before = last.spec.workers
+            if workers != before:
+                spec = dumps(to_dict(replace(last.spec, workers=workers)))
+                connection.execute(update(runs).where(runs.c.run_id == run_id).values(spec=spec))
+                message = f"scaled from {before} to {workers} by {who}"
+                told = JobStatus(status=last.status, reason="scaled", message=message)
+                remember(connection, run_id, attempt=last.attempt, status=told)
+            return before
+
     def cancel_started(self, *, reason: str) -> list[AttemptRow]:
         """Ask for the end of everything that holds a lease; jobs that wait go on waiting."""
         with self.writing() as connection:
@@ -99,9 +118,12 @@ class RunRows(Rows):
             connection.execute(update(attempts).where(of_run, mine).values(handle=handle))
 
     def unsubmitted(self) -> list[AttemptRow]:
-        """All that wait and that no backend is known to have, oldest first: what there is to submit without leases."""
+        """All that no backend is known to have, oldest first: what there is to submit, or to end, without leases.
+
+        Not those alone that wait: one may be cancelled at once, and agents of one whose launcher was killed be quicker.
+        """
         with self.reading() as connection:
-            return find_attempts(connection, attempts.c.status == Status.WAITING, attempts.c.handle == "")
+            return find_attempts(connection, attempts.c.status.not_in(TERMINAL), attempts.c.handle == "")
 
     def active(self) -> list[AttemptRow]:
         """All attempts that hold something or wait, oldest first."""
@@ -114,10 +136,10 @@ class RunRows(Rows):
             return next(iter(find_attempts(connection, attempts.c.attempt_id == attempt_id)), None)
 
     def attempt_of_token(self, token: str) -> AttemptRow | None:
-        """The attempt whose token this is."""
+        """The attempt whose token this is; None once that is tidied away, since no agent of it lives then."""
         with self.reading() as connection:
-            condition = attempts.c.token_hash == hash_token(token)
-            return next(iter(find_attempts(connection, condition)), None)
+            mine = (attempts.c.token_hash == hash_token(token), attempts.c.discarded.is_(False))
+            return next(iter(find_attempts(connection, *mine)), None)
 
     def ended_before(self, moment: float) -> list[AttemptRow]:
         """Attempts that ended before `moment` and still hold something at the backend; of each submission the last."""
@@ -200,7 +222,11 @@ def _make_run_id() -> str:
 
 def _must_be_same(known: Row[Any], owner: str, text: str) -> None:
     # one that an earlier version wrote lacks the fields that came since
-    if known.owner == owner and dumps(to_dict(from_dict(JobSpec, json.loads(known.spec)))) == text:
+    was, asked = (from_dict(JobSpec, json.loads(each)) for each in (known.spec, text))
+    if was.min_workers is not None:
+        # it may have been scaled since
+        was = replace(was, workers=asked.workers)
+    if known.owner == owner and dumps(to_dict(was)) == dumps(to_dict(asked)):
         return
     message = f"Promotion {known.promotion_id} was submitted before with another spec."
     raise Conflict(

@@ -90,12 +90,14 @@ def _views(connection: Connection, query: Select[Any]) -> list[RunView]:
     history = _history(connection, ids)
     models = _models(connection, ids)
     unregistered = _unregistered(connection, ids)
+    earlier = _earlier(connection, [row.run_id for row in rows if row.attempt > 1])
     places = leases.positions(connection) if any(row.status == Status.WAITING for row in rows) else {}
     return [
         _view(
             row,
             history=history.get(row.run_id, ()),
             models=models.get(row.run_id, ()),
+            earlier=earlier.get(row.run_id, ()),
             position=places.get(row.attempt_id, row.position),
             tracked=row.tracked == "closed" and row.run_id not in unregistered,
         )
@@ -120,6 +122,18 @@ def _unregistered(connection: Connection, ids: list[str]) -> set[str]:
     return set(connection.execute(select(versions.c.run_id).where(*waiting)).scalars())
 
 
+def _earlier(connection: Connection, ids: list[str]) -> dict[str, tuple[Row[Any], ...]]:
+    """How the attempts of runs stood that have had several, the newest first."""
+    wanted = [attempts.c[name] for name in ("run_id", "attempt", "status", "reason", "message", "live")]
+    query = select(*wanted).where(attempts.c.run_id.in_(ids)).order_by(attempts.c.attempt.desc())
+    return _grouped((row.run_id, row) for row in connection.execute(query)) if ids else {}
+
+
+def _failed_by(attempt: Row[Any]) -> str:
+    """Why it failed, "" when it did not: one that was cancelled or suspended needs no word for a retry."""
+    return (attempt.message or attempt.reason) if attempt.status == Status.FAILED else ""
+
+
 def _grouped(pairs: Iterable[tuple[str, Any]]) -> dict[str, tuple[Any, ...]]:
     result: dict[str, list[Any]] = {}
     for key, value in pairs:
@@ -138,10 +152,13 @@ def _view(
     *,
     history: tuple[StatusChange, ...],
     models: tuple[ModelVersionView, ...],
+    earlier: tuple[Row[Any], ...],
     position: int | None,
     tracked: bool,
 ) -> RunView:
     live = Live.from_json(row.live)
+    before = [attempt for attempt in earlier if attempt.attempt < row.attempt]
+    saved = (live, *(Live.from_json(attempt.live) for attempt in before))
     return RunView(
         promotion_id=row.promotion_id,
         run_id=row.run_id,
@@ -162,12 +179,15 @@ def _view(
         started=row.started,
         ended=row.ended,
         latest=live.latest(),
+        network=live.network(),
         dropped_points=live.dropped,
         dropped_by=live.dropped_by,
         ranks=live.ranks(json.loads(row.ranks)),
         history=history,
         models=models,
         tracked=tracked,
+        checkpoint=next((step for each in saved if (step := each.checkpoint_step()) is not None), None),
+        previous=_failed_by(before[0]) if before else "",
     )
 
 

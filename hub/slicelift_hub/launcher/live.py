@@ -6,8 +6,11 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from slicelift.runtime.network import TAG
+
 MAX_WORDS = 1000
 MAX_TEXT = 8000
+MAX_SENTENCE = 500
 
 
 @dataclass(kw_only=True)
@@ -58,6 +61,15 @@ class Live:
         """A line of this rank came in."""
         known = self.seen.get(str(rank), [time, None])
         self.seen[str(rank)] = [max(known[0], time), known[1] if step is None else step]
+
+    def checkpoint_step(self) -> int | None:
+        """The step of the newest checkpoint, as far as one was told of."""
+        step = (self.checkpoint or {}).get("step")
+        return step if isinstance(step, int) else None
+
+    def network(self) -> str:
+        """As `RunView.network` has it."""
+        return self.tags.get(TAG, "")[:MAX_SENTENCE]
 
     def latest(self) -> dict[str, tuple[int, float]]:
         """As `RunView.latest` has it."""

@@ -37,7 +37,8 @@ class Logs:
         time are the caller's to prevent.
         """
         folder = self._folder(attempt.owner, attempt.run_id) / str(attempt.attempt)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with disk_full_named():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = _part_of(folder, _checked_rank(rank), source)
         end = path.stat().st_size if path.exists() else 0
         if offset > end:

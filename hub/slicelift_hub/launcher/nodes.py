@@ -26,13 +26,17 @@ _TEXTS = ("message", "exception", "file", "source", "traceback")
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One post of one agent. `state` is preparing, running or ended; `exit` has the fields of exit.json."""
+    """One post of one agent. `state` is preparing, running or ended; `exit` has the fields of exit.json.
+
+    `idle` is for how many minutes the node's GPUs have done nothing, None where that is not known.
+    """
 
     node: int = 0
     state: str
     message: str = ""
     ranks: tuple[Mapping[str, Any], ...] = ()
     exit: Mapping[str, Any] | None = None
+    idle: int | None = None
 
 
 def take_in(nodes: Nodes, report: Report) -> Nodes:
@@ -41,6 +45,8 @@ def take_in(nodes: Nodes, report: Report) -> Nodes:
     row: dict[str, Any] = {"state": report.state, "message": report.message}
     row["ranks"] = [dict(rank) for rank in report.ranks] or known.get("ranks", [])
     row["exit"] = _checked_exit(report.exit) if report.state == ENDED else None
+    if report.idle is not None:
+        row["idle"] = report.idle
     return {**nodes, str(report.node): row}
 
 
@@ -64,9 +70,17 @@ def fold_ranks(nodes: Nodes) -> list[dict[str, Any]]:
     return [found[rank] for rank in sorted(found)]
 
 
+def fold_idle(nodes: Nodes) -> int | None:
+    """For how many minutes no GPU of the gang has done anything; None when one of its nodes does not tell."""
+    told = [row.get("idle") for row in nodes.values() if row["state"] == "running"]
+    known = [minutes for minutes in told if minutes is not None]
+    return min(known) if known and len(known) == len(told) else None
+
+
 def all_ended(nodes: Nodes, *, workers: int) -> bool:
     """Whether every node has sent all it had."""
-    return len([row for row in nodes.values() if row["state"] == ENDED]) >= workers
+    # others may have been of a gang that had more workers before
+    return all(nodes.get(str(node), {}).get("state") == ENDED for node in range(workers))
 
 
 def fold_end(nodes: Nodes, *, workers: int) -> JobStatus | None:

@@ -19,6 +19,7 @@ from slicelift.models import JobSpec
 from slicelift_profiles import ProfileError, presets, rules
 from slicelift_profiles.rules import Rule, Rules
 
+from slicelift_hub.launcher.idle import IdleLimit
 from slicelift_hub.launcher.ledger_limits import WallTime
 from slicelift_hub.launcher.ledger_runs import make_needs
 from slicelift_hub.launcher.names import check_path, check_secret_name, check_sha256, is_plain
@@ -105,7 +106,8 @@ class Policy:
     """What one launcher allows; `pools` as the inventory has them.
 
     `leased`: the launcher gives out what the pools hold. Otherwise the backend has queues of its own, and whether they
-    take a job is theirs to say. `presets` has every known preset's wall time in seconds, None where it has none.
+    take a job is theirs to say. `presets` has every known preset's wall time in seconds, None where it has none; `idle`
+    those that limit for how long GPUs may do nothing.
     """
 
     pools: Mapping[str, Pool] = field(default_factory=dict)
@@ -113,6 +115,7 @@ class Policy:
     leased: bool = True
     rules: Callable[[], Rules] = rules.load
     presets: Mapping[str, float | None] = field(default_factory=_shipped)
+    idle: Mapping[str, IdleLimit] = field(default_factory=dict)
     # held from the count of what a person has to the submit, so that two at once do not both pass
     admission: threading.Lock = field(default_factory=threading.Lock)
 

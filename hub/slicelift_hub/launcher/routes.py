@@ -25,6 +25,8 @@ ROUTES: tuple[tuple[str, type[Handler]], ...] = (
     (r"/jobs", routes_jobs.JobsHandler),
     (rf"/jobs/{_RUN}", routes_jobs.JobHandler),
     (rf"/jobs/{_RUN}/cancel", routes_jobs.CancelHandler),
+    (rf"/jobs/{_RUN}/suspend", routes_jobs.SuspendHandler),
+    (rf"/jobs/{_RUN}/scale", routes_jobs.ScaleHandler),
     (rf"/jobs/{_RUN}/retry", routes_jobs.RetryHandler),
     (rf"/jobs/{_RUN}/attempts", routes_jobs.AttemptsHandler),
     (rf"/jobs/{_RUN}/series", routes_files.SeriesHandler),

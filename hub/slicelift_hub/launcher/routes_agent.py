@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
-from slicelift.errors import NotFound, UserError
+from slicelift.errors import NotFound, SliceliftError, UserError
 from slicelift.models import JobStatus, SnapshotFile, to_dict
+from sqlalchemy.exc import SQLAlchemyError
 
 from slicelift_hub.launcher.bodies import parse, text_field
 from slicelift_hub.launcher.handler import AGENT, Handler
@@ -15,10 +17,14 @@ from slicelift_hub.launcher.lines import parse_streams
 from slicelift_hub.launcher.names import check_path, check_sha256
 from slicelift_hub.launcher.nodes import ENDED, STATES
 from slicelift_hub.launcher.routes_files import send_chunks
-from slicelift_hub.launcher.store import BlobWriter
+from slicelift_hub.launcher.services import most_workers
+from slicelift_hub.launcher.store import BlobWriter, StoreFull
 from slicelift_hub.launcher.tar import make_snapshot_tar
 
 _LONGEST_MESSAGE = 4000
+_MOST_MINUTES = 10_000_000
+# files of a snapshot that are gone
+_MOST_NAMED = 5
 
 # one writer per log; an entry lives as long as somebody holds or awaits its lock
 _log_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -36,9 +42,15 @@ class AgentSnapshotHandler(AgentHandler):
     async def get(self, _attempt_id: str) -> None:
         store, attempt = self.services.store, self.attempt
         snapshot = await self.services.call(store.snapshot, attempt.owner, attempt.spec.snapshot_id)
-        missing = store.missing(attempt.owner, (item.sha256 for item in snapshot.files))
+        digests = [item.sha256 for item in snapshot.files]
+        # no job may run other code than was promoted, whatever the disk has made of it
+        await self.services.call(store.damaged, attempt.owner, digests)
+        missing = store.missing(attempt.owner, digests)
         if missing:
-            message = f"{len(missing)} files of snapshot {snapshot.id} are gone from the store."
+            lost = [item.path for item in snapshot.files if item.sha256 in missing][:_MOST_NAMED]
+            message = (
+                f"Of the snapshot {snapshot.id} are gone from the store, or damaged there: {', '.join(lost)}."
+            )
             raise NotFound("snapshot-incomplete", message, "Promote the notebook again.")
         self.set_header("Content-Type", "application/x-tar")
         await send_chunks(self, make_snapshot_tar(store, attempt.owner, snapshot))
@@ -75,10 +87,34 @@ class AgentLogsHandler(AgentHandler):
         source = self.get_query_argument("source", "")
         lock = _log_locks.setdefault((attempt_id, rank), asyncio.Lock())
         async with lock:
-            following = await self.services.call(
-                self.services.logs.append, self.attempt, rank, offset=offset, data=self.body(), source=source
-            )
+            try:
+                following = await self.services.call(
+                    self.services.logs.append,
+                    self.attempt,
+                    rank,
+                    offset=offset,
+                    data=self.body(),
+                    source=source,
+                )
+            except StoreFull:
+                await self._tell_full(rank, source, full=True)
+                raise
+        await self._tell_full(rank, source, full=False)
         self.answer({"next": following})
+
+    async def _tell_full(self, rank: str, source: str, *, full: bool) -> None:
+        """In the card, with the first log that finds no room and the last that does: the job would else seem not to end."""
+        attempt_id, crowded = self.attempt.attempt_id, self.services.crowded
+        log = (attempt_id, rank, source)
+        if full == (log in crowded):
+            return
+        crowded ^= {log}
+        if any(each != log and each[0] == attempt_id for each in crowded):
+            return
+        # the ledger may lie on the same disk
+        with suppress(SQLAlchemyError, SliceliftError):
+            if await self.services.call(self.services.ledger.store_full, attempt_id, full=full):
+                self.services.announcer.changed(self.attempt.run_id)
 
 
 class BlobHandler(AgentHandler):
@@ -174,17 +210,20 @@ class AgentStateHandler(AgentHandler):
         elif state in STATES:
             ranks = body.get("ranks") or []
             status = JobStatus(status=STATES[state], phase=state, message=message)
-            await self._tell(status, ranks if _are_ranks(ranks) else [], node=node)
+            idle = body.get("idle_minutes")
+            idle = idle if type(idle) is int and 0 <= idle < _MOST_MINUTES else None
+            await self._tell(status, ranks if _are_ranks(ranks) else [], node=node, idle=idle)
         else:
             hint = f"States: {', '.join(STATES)}, {ENDED}."
             raise UserError("bad-body", f"There is no state {state[:40]!r}.", hint)
         self.services.dispatch.poke(self.attempt.submission)
         row = await self.services.call(self.services.ledger.attempt, attempt_id)
-        self.answer({"cancel": bool(row and row.cancel)})
+        # of a run that is suspended the backend gives the ranks time first
+        self.answer({"cancel": bool(row and row.cancel and not row.suspending)})
 
     def _node(self, told: Any) -> int:
         """Which worker's agent this is. Raises `bad-body` for one that the gang does not have."""
-        workers = self._workers
+        workers = 1 if self.services.backend.leased else most_workers(self.attempt.spec)
         if type(told) is not int or not 0 <= told < workers:
             message = f"There is no node {str(told)[:40]!r} in a gang of {workers}."
             raise UserError("bad-body", message, "Count nodes from 0.")
@@ -195,10 +234,11 @@ class AgentStateHandler(AgentHandler):
         """How many agents the gang has: on one machine one for all workers."""
         return 1 if self.services.backend.leased else self.attempt.spec.workers
 
-    async def _tell(self, status: JobStatus, ranks: list[Any], *, node: int) -> None:
+    async def _tell(self, status: JobStatus, ranks: list[Any], *, node: int, idle: int | None) -> None:
         said, attempt = self.services.ledger.agent_said, self.attempt
         needed = min(self._workers, attempt.spec.least_workers)
-        if await self.services.call(said, attempt.attempt_id, status, ranks=ranks, node=node, needed=needed):
+        told: dict[str, Any] = {"ranks": ranks, "node": node, "needed": needed, "idle": idle}
+        if await self.services.call(said, attempt.attempt_id, status, **told):
             self.services.announcer.changed(attempt.run_id)
 
     async def _end(self, node: int, told: Any) -> None:

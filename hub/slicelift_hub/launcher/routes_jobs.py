@@ -1,4 +1,4 @@
-"""Jobs: plan, submit, look, cancel, retry."""
+"""Jobs: plan, submit, look, cancel, suspend, scale, retry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from slicelift.backends.base import Attempt
-from slicelift.errors import NotFound, Refused, Unavailable, UserError
+from slicelift.errors import Conflict, NotFound, Refused, SliceliftError, Unavailable, UserError
 from slicelift.models import JobSpec, RunView, Status, to_dict
 
 from slicelift_hub.launcher.auth import Principal
@@ -17,7 +17,7 @@ from slicelift_hub.launcher.handler import Handler
 from slicelift_hub.launcher.ledger_runs import make_needs
 from slicelift_hub.launcher.names import check_promotion_id
 from slicelift_hub.launcher.policy import Asker
-from slicelift_hub.launcher.services import Services
+from slicelift_hub.launcher.services import Services, call_in
 from slicelift_hub.leases import GPUS, SLOTS, Pool
 
 # a cancel waits so long for the proof before it answers CANCELLING
@@ -128,20 +128,62 @@ class CancelHandler(Handler):
 
     async def post(self, ident: str) -> None:
         self.json_body()
-        view = await find_run(self, ident)
-        services = self.services
         reason = f"cancelled by {self.principal.owner}"
-        row = await services.call(services.ledger.cancel, view.owner, view.run_id, reason=reason)
-        services.announcer.changed(view.run_id)
-        services.dispatch.wake()
-        services.dispatch.poke(row.attempt_id)
-        if not row.status.terminal:
-            await services.dispatch.wait_over(row.attempt_id, timeout_seconds=CANCEL_SECONDS)
+        self.answer(await end_run(self, ident, reason))
+
+
+class SuspendHandler(Handler):
+    """End a run with time to save a checkpoint; a retry resumes it there."""
+
+    async def post(self, ident: str) -> None:
+        self.json_body()
+        reason = f"suspended by {self.principal.owner}"
+        self.answer(await end_run(self, ident, reason))
+
+
+class ScaleHandler(Handler):
+    """Another number of workers for an elastic run that is under way."""
+
+    async def post(self, ident: str) -> None:
+        workers = self.json_body().get("workers")
+        if type(workers) is not int:
+            raise UserError(
+                "bad-body", "The body has no whole number 'workers'.", "See docs/architecture.md."
+            )
+        view, services = await find_run(self, ident), self.services
+        # the ledger first: what new workers tell must find it ready
+        before = await services.call(self._decide, view, workers)
+        try:
+            await call_in(services.backend_pool, services.backend.scale, view.handle, workers)
+        except SliceliftError:
+            undo = services.ledger.scale
+            await services.call(undo, view.owner, view.run_id, before, who=self.principal.owner)
+            raise
+        finally:
+            services.announcer.changed(view.run_id)
         self.answer(services.shown(await services.call(services.ledger.view, view.run_id)))
+
+    def _decide(self, view: RunView, workers: int) -> int:
+        """Judge it as a submit of that size; how many workers the run had. Nothing is done in the cluster yet."""
+        services = self.services
+        if view.spec.min_workers is None:
+            message = f"{view.name} is not elastic: it keeps its {view.spec.workers} workers."
+            raise Refused("not-elastic", message, "Promote it with a preset that has min_workers.")
+        if not view.handle:
+            message = f"{view.name} is not in the cluster yet."
+            raise Conflict("not-submitted", message, "Scale it when it waits for its place, or runs.")
+        asker = make_asker(services, self.principal)
+        with services.policy.admission:
+            under_way = list(asker.under_way())
+            if view.spec in under_way:
+                under_way.remove(view.spec)
+            others = replace(asker, under_way=lambda: under_way)
+            services.policy.check(replace(view.spec, workers=workers), others)
+            return services.ledger.scale(view.owner, view.run_id, workers, who=self.principal.owner)
 
 
 class RetryHandler(Handler):
-    """One more attempt of the same run."""
+    """One more attempt of the same run, which is what resumes a suspended one, too."""
 
     async def post(self, ident: str) -> None:
         self.json_body()
@@ -166,6 +208,18 @@ class AttemptsHandler(Handler):
     async def get(self, ident: str) -> None:
         view = await find_run(self, ident)
         self.answer({"attempts": await self.services.call(self.services.ledger.attempts_of, view.run_id)})
+
+
+async def end_run(handler: Handler, ident: str, reason: str) -> dict[str, Any]:
+    """Have a run of the caller ended; its view once that is proved, or after a while as it stands."""
+    view, services = await find_run(handler, ident), handler.services
+    row = await services.call(services.ledger.cancel, view.owner, view.run_id, reason=reason)
+    services.announcer.changed(view.run_id)
+    services.dispatch.wake()
+    services.dispatch.poke(row.attempt_id)
+    if not row.status.terminal:
+        await services.dispatch.wait_over(row.attempt_id, timeout_seconds=CANCEL_SECONDS)
+    return services.shown(await services.call(services.ledger.view, view.run_id))
 
 
 async def find_run(handler: Handler, ident: str) -> RunView:

@@ -32,6 +32,7 @@ from slicelift_hub.leases import GPUS, Item
 P = ParamSpec("P")
 R = TypeVar("R")
 _REMEMBERED = 1000
+_MOST_ELASTIC = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,8 @@ class Services:
     hosts: frozenset[str] = frozenset()
     stopping: bool = False
     restarts: dict[str, AttemptRow] = field(default_factory=dict)
+    # logs that found no room in the store: (attempt, rank, source)
+    crowded: set[tuple[str, str, str]] = field(default_factory=set)
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function that blocks in a thread, so that the loop goes on."""
@@ -125,12 +128,17 @@ class Services:
         return found
 
     def ranks_of(self, spec: JobSpec) -> int:
-        """How many ranks a job has."""
-        return spec.workers * ranks_per_worker(spec, leased=self.backend.leased)
+        """How many ranks a job has, or may come to have."""
+        return most_workers(spec) * ranks_per_worker(spec, leased=self.backend.leased)
 
     def token_of(self, attempt_id: str) -> str:
         """The job token of an attempt."""
         return make_attempt_token(self.key, attempt_id)
+
+
+def most_workers(spec: JobSpec) -> int:
+    """How many workers a job has; of an elastic one, which may be scaled at any time, the most that are listened to."""
+    return spec.workers if spec.min_workers is None else max(spec.workers, _MOST_ELASTIC)
 
 
 def make_attempt(url: str, key: str, row: AttemptRow, held: Sequence[Item]) -> Attempt:

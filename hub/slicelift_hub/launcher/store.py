@@ -70,9 +70,8 @@ class Store:
         Raises `bad-snapshot`, `bad-path`, `bad-digest`, `snapshot-too-large`, `snapshot-differs`.
         """
         self._check(snapshot)
-        missing = self.missing(owner, (item.sha256 for item in snapshot.files))
+        missing = self._lacking(owner, snapshot.files)
         if not missing:
-            self._check_sizes(owner, snapshot.files)
             self._keep(owner, snapshot)
         return missing
 
@@ -87,10 +86,17 @@ class Store:
     def check_files(self, owner: str, files: tuple[SnapshotFile, ...]) -> list[str]:
         """Like `offer` for a plain list of files, such as a model's: the missing digests."""
         _check_files(files)
-        missing = self.missing(owner, (item.sha256 for item in files))
-        if not missing:
-            self._check_sizes(owner, files)
-        return missing
+        return self._lacking(owner, files)
+
+    def damaged(self, owner: str, digests: Iterable[str]) -> list[str]:
+        """Those of the digests whose bytes are others now. They are missing from here on, so that they are sent again."""
+        found = []
+        for digest in dict.fromkeys(digests):
+            path = self.blob_path(owner, digest)
+            if path.exists() and not _is_whole(path):
+                path.unlink(missing_ok=True)
+                found.append(digest)
+        return found
 
     def sweep(self) -> int:
         """Remove what interrupted uploads left behind; only while nobody uploads. The number of files."""
@@ -114,12 +120,23 @@ class Store:
             )
             raise Refused("snapshot-too-large", message, hint)
 
-    def _check_sizes(self, owner: str, files: tuple[SnapshotFile, ...]) -> None:
-        for item in files:
-            found = self.blob_path(owner, item.sha256).stat().st_size
-            if found != item.size_bytes:
+    def _lacking(self, owner: str, files: tuple[SnapshotFile, ...]) -> list[str]:
+        """What is missing. When nothing is, sizes are compared; a blob that the disk cut short is missing, too."""
+        missing = self.missing(owner, (item.sha256 for item in files))
+        return missing or self._check_sizes(owner, files)
+
+    def _check_sizes(self, owner: str, files: tuple[SnapshotFile, ...]) -> list[str]:
+        wrong = [item for item in files if self._size(owner, item) != item.size_bytes]
+        damaged = self.damaged(owner, (item.sha256 for item in wrong))
+        for item in wrong:
+            if item.sha256 not in damaged:
+                found = self._size(owner, item)
                 message = f"{item.path} is said to have {item.size_bytes} bytes, its content has {found}."
                 raise UserError("bad-snapshot", message, "Take the snapshot again.")
+        return damaged
+
+    def _size(self, owner: str, item: SnapshotFile) -> int:
+        return self.blob_path(owner, item.sha256).stat().st_size
 
     def _keep(self, owner: str, snapshot: Snapshot) -> None:
         known = self._read(owner, snapshot.id)
@@ -136,7 +153,8 @@ class Store:
         path = self.root / make_folder_name(owner) / "snapshots" / f"{check_sha256(snapshot_id)}.json"
         try:
             return from_dict(Snapshot, json.loads(path.read_bytes()))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError, TypeError):
+            # damaged is as good as gone: the next promotion writes it again
             return None
 
 
@@ -224,6 +242,12 @@ def make_store_full() -> StoreFull:
     """The one error for a full disk."""
     hint = "Free some space and repeat the command: what arrived whole is kept and not sent again."
     return StoreFull("store-full", "The disk under the launcher's store is full.", hint)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a blob has the bytes that its name says."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == path.name
 
 
 def _check_files(files: tuple[SnapshotFile, ...]) -> None:

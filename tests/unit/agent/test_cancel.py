@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -171,4 +172,46 @@ os.kill(os.getpid(), signal.SIGKILL)
     handle = f"local://{attempt.attempt_id}"
     bench.handles.append(handle)
     assert bench.local.status(handle).status in (Status.STARTING, Status.RUNNING)
+    assert bench.wait_ended(handle).status is Status.FINISHED
+
+
+SAVES = """
+import pathlib, time
+import slicelift
+state = slicelift.resume()
+for step in range(600):
+    slicelift.checkpoint({"step": step}, step=step)
+    pathlib.Path("saved").touch()
+    time.sleep(0.05)
+"""
+
+
+def test_a_suspended_job_saves_once_more_and_is_over_then(bench: Any) -> None:
+    handle = bench.submit(SAVES)
+    bench.wait_for((bench.root(handle) / "workspace/笔记 本/saved").exists)
+    began = time.monotonic()
+    assert bench.local.cancel(handle, reason="suspended by ann", saving=True).gone
+    # it has a minute for that, and needs a moment
+    assert time.monotonic() - began < 20
+    status = bench.wait_ended(handle)
+    # it left by itself, at a checkpoint; a signal would be told as -15
+    assert (status.status, status.reason, status.exit_code) == (Status.KILLED, "suspended by ann", 143)
+    assert not bench.marked(handle)
+
+
+def test_a_job_that_saves_nothing_is_suspended_at_once(bench: Any) -> None:
+    handle = bench.submit("import pathlib\npathlib.Path('ready').touch()\n" + SLEEP)
+    bench.wait_for((bench.root(handle) / "workspace/笔记 本/ready").exists)
+    began = time.monotonic()
+    assert bench.local.cancel(handle, reason="suspended by ann", saving=True).gone
+    assert time.monotonic() - began < 20
+    assert bench.local.status(handle).reason == "suspended by ann"
+
+
+def test_a_job_that_ends_well_while_it_is_suspended_has_finished(bench: Any) -> None:
+    """Its last checkpoint was its last step."""
+    script = "import pathlib, time\nimport slicelift\nslicelift.checkpoint({}, step=1)\n"
+    handle = bench.submit(script + "pathlib.Path('ready').touch()\ntime.sleep(3)\n")
+    bench.wait_for((bench.root(handle) / "workspace/笔记 本/ready").exists)
+    assert bench.local.cancel(handle, reason="suspended by ann", saving=True).gone
     assert bench.wait_ended(handle).status is Status.FINISHED

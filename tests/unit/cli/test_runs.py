@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,31 @@ def test_a_plan_without_a_launcher_says_what_it_cannot_know(
     assert (told["upload"], told["position"], told["manifest"]) == (None, None, None)
     assert "Position and manifest are not known" in told["notes"][0]
     assert not empty_home.exists()
+
+
+SAVES = """import time
+import slicelift
+found = slicelift.resume()
+start = found[1] if found else 0
+for step in range(start, 400):
+    slicelift.checkpoint({}, step=step + 1)
+    print("at", step, "from", start, flush=True)
+    time.sleep(0.05 if not start else 0)"""
+
+
+def test_a_run_is_suspended_and_resumed(cli: Any, launcher: Path, project: Path, notebook_at: Any) -> None:
+    """Takes several seconds: a real job of two attempts."""
+    submitted = cli("promote", notebook_at(project / "saves.ipynb", SAVES)).out
+    run = re.findall(r"r-[a-z2-7]{12}", submitted)[0]
+    while "at 2 " not in cli("logs", run).out:
+        time.sleep(0.2)
+    assert cli("resume", run, "--json").json["code"] == "not-suspended"
+    told = cli("suspend", run)
+    assert (told.code, "Suspended by" in told.out) == (0, True)
+    assert f"slicelift resume {run}" in told.out
+    view = cli("status", run, "--json").json
+    assert view["checkpoint"] >= 3
+    assert "suspended  " in cli("status", run).out
+    again = cli("resume", run, "--wait", "--json").json
+    assert (again["run_id"], again["attempt"], again["status"]) == (run, 2, "FINISHED")
+    assert f"from {view['checkpoint']}" in cli("logs", run).out

@@ -14,11 +14,25 @@ from slicelift.cli.printing import ago, table, width
 from slicelift.cli.sentences import next_step
 from slicelift.figures import duration, exact, number
 from slicelift.findings import counted, finding_lines
-from slicelift.models import Failure, ModelVersionView, Status, size_text
+from slicelift.models import Failure, ModelVersionView, Status, StatusChange, size_text
 from slicelift.sentences import failure_lines, failure_sentence, sentence
 
 from tests.sample import RUN
 
+# a first attempt of 20 s, a minute in which it was over, and a second one of 12 s
+AGAIN: dict[str, Any] = {
+    "attempt": 2,
+    "previous": "Worker 1 ended without a word.",
+    "checkpoint": 10,
+    "history": (
+        StatusChange(time=10.0, attempt=1, status=Status.WAITING),
+        StatusChange(time=30.0, attempt=1, status=Status.STARTING),
+        StatusChange(time=31.0, attempt=1, status=Status.RUNNING),
+        StatusChange(time=50.0, attempt=1, status=Status.FAILED),
+        StatusChange(time=110.0, attempt=2, status=Status.WAITING),
+        StatusChange(time=110.0, attempt=2, status=Status.STARTING),
+    ),
+}
 MODEL = ModelVersionView(name="digits", version="3", run_id=RUN.run_id)
 
 
@@ -95,6 +109,42 @@ def test_a_table_counts_what_a_terminal_shows() -> None:
         ({"status": Status.FAILED}, "Failed: no reason is known"),
         ({"status": Status.KILLED, "reason": "cancelled by ann"}, "Cancelled: cancelled by ann"),
         (
+            {"status": Status.KILLED, "reason": "suspended by ann", "checkpoint": 40},
+            "Suspended by ann: its checkpoint is at step 40",
+        ),
+        (
+            {"status": Status.KILLED, "reason": "suspended by ann"},
+            "Suspended by ann: no checkpoint is known",
+        ),
+        (
+            {"status": Status.CANCELLING, "reason": "suspended by ann"},
+            "Suspending: waiting for a checkpoint, then ending every process",
+        ),
+        (
+            AGAIN | {"status": Status.STARTING},
+            "Starting again, attempt 2: Worker 1 ended without a word, goes on from step 10",
+        ),
+        (
+            AGAIN | {"status": Status.STARTING, "message": "Linking data", "previous": ""},
+            "Starting again, attempt 2: goes on from step 10; Linking data",
+        ),
+        (AGAIN, "Running again, attempt 2: Worker 1 ended without a word, goes on from step 10"),
+        ({"attempt": 2}, "Running: no step logged yet"),
+        (AGAIN | {"latest": {"loss": (11, 0.31)}}, "Running: step 11, loss 0.31"),
+        ({"attempt": 2, "status": Status.STARTING}, "Starting again, attempt 2: preparing the processes"),
+        (
+            AGAIN | {"status": Status.WAITING, "checkpoint": None},
+            "Waiting to start again, attempt 2: next in line; Worker 1 ended without a word",
+        ),
+        (
+            AGAIN | {"status": Status.WAITING, "message": "Q is full.", "previous": ""},
+            "Waiting to start again, attempt 2: next in line; Q is full; goes on from step 10",
+        ),
+        (
+            AGAIN | {"status": Status.FINISHED, "models": (MODEL,)},
+            "Finished in 32 s, 2 attempts: digits version 3",
+        ),
+        (
             {"status": Status.UNKNOWN, "phase": "Odd", "message": "Not found."},
             "Unknown: Not found (the backend says 'Odd')",
         ),
@@ -143,12 +193,14 @@ def test_a_failure_is_told_with_source_and_traceback() -> None:
     [
         (Status.FAILED, "slicelift logs r-abcdefghijkl --rank 1"),
         (Status.KILLED, "slicelift retry r-abcdefghijkl"),
+        ("suspended by ann", "slicelift resume r-abcdefghijkl"),
         (Status.FINISHED, "slicelift outputs r-abcdefghijkl"),
         (Status.RUNNING, "slicelift cancel r-abcdefghijkl"),
     ],
 )
-def test_every_state_has_a_next_step(status: Status, part: str) -> None:
-    assert part in next_step(replace(RUN, status=status, failure=Failure(message="x", rank=1)))
+def test_every_state_has_a_next_step(status: Status | str, part: str) -> None:
+    stands = {"status": status} if isinstance(status, Status) else {"status": Status.KILLED, "reason": status}
+    assert part in next_step(replace(RUN, **stands, failure=Failure(message="x", rank=1)))
 
 
 def test_figures_by_rank_with_units_and_host_memory_called_so() -> None:
@@ -158,13 +210,15 @@ def test_figures_by_rank_with_units_and_host_memory_called_so() -> None:
         "accuracy": (40, 0.9),
         "step_time_seconds": (40, 0.0101),
         "throughput_samples_per_second": (40, 512.0),
+        "rank/1/data_wait_fraction": (30, 0.639),
         "rank/1/peak_host_memory_bytes": (30, 2.0**30),
     }
     headings, rows = rank_table(replace(RUN, latest=latest))
-    assert headings == ["rank", "step", "loss", "accuracy", "samples/s", "step time", "peak host memory"]
+    own = ["rank", "step", "loss", "accuracy"]
+    assert headings == [*own, "samples/s", "step time", "waiting for data", "peak host memory"]
     assert rows == [
-        ["0", "40", "0.5", "0.9", "512", "10.1 ms", "-"],
-        ["1", "39", "NaN", "-", "-", "-", "1.0 GiB"],
+        ["0", "40", "0.5", "0.9", "512", "10.1 ms", "-", "-"],
+        ["1", "39", "NaN", "-", "-", "-", "63 %", "1.0 GiB"],
     ]
     line = metrics_line(replace(RUN, latest=latest))
     assert line == "step 40  loss 0.5  accuracy 0.9  512 samples/s  10.1 ms/step"

@@ -1,6 +1,7 @@
 /** Run by test_logic.py in Node: prints one JSON object with what the plain parts of the front end answer. */
 
 import { type Api, ApiError } from "../../../extension/frontend/src/api";
+import { merged } from "../../../extension/frontend/src/card/steps";
 import { Endings } from "../../../extension/frontend/src/jobs/endings";
 import { type Group, Rows } from "../../../extension/frontend/src/jobs/rows";
 import type { CheckAnswer, PlanAnswer, Preset } from "../../../extension/frontend/src/promote/answers";
@@ -15,7 +16,7 @@ import {
 import { startsText } from "../../../extension/frontend/src/promote/travels";
 import { mintId } from "../../../extension/frontend/src/promote/id";
 import { Session } from "../../../extension/frontend/src/promote/session";
-import type { JobSpec, RunView } from "../../../extension/frontend/src/types";
+import type { JobSpec, RunView, Status } from "../../../extension/frontend/src/types";
 import { english } from "../../../extension/frontend/src/words";
 
 const later = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
@@ -178,13 +179,24 @@ function rows(): object {
   kept.put(view({ status: "FINISHED", history: changes(3) }));
   kept.put(view({ status: "RUNNING", history: changes(2) }));
   kept.put(view({ run_id: "r-2", name: "量子", created: 2 }));
+  kept.put(view({ run_id: "r-3", name: "c", created: -2, status: "KILLED", reason: "suspended by ann" }));
+  kept.put(view({ run_id: "r-4", name: "d", created: -3, status: "KILLED", reason: "cancelled by ann" }));
   const ids = (group: Group, text: string) => kept.shown(group, text).map((row) => row.run_id);
   return {
     all: ids("all", ""),
     done: ids("done", ""),
+    suspended: ids("suspended", ""),
+    cancelled: ids("cancelled", ""),
     text: ids("all", "量"),
     notebook: ids("all", "DIGITS r-1"),
   };
+}
+
+/** The steps of a card whose run waited for no time at all. */
+function steps(): string[] {
+  const change = (status: Status, time: number) => ({ time, attempt: 1, status, reason: "", message: "" });
+  const history = [change("WAITING", 10), change("STARTING", 10.02), change("STARTING", 11), change("RUNNING", 12)];
+  return merged(view({ history })).map(({ status }) => status);
 }
 
 const choice = { ...emptyChoice(), workers: "2", parameters: { lr: "1e-2" }, name: " x " };
@@ -221,6 +233,7 @@ console.log(
       ["3", "int"],
     ].map(([text, type]) => shownDefault({ name: "x", default: text, type })),
     rows: rows(),
+    steps: steps(),
     endings: await endings(),
     oneJob: await oneJob(),
     refusedPlan: await refusedPlan(),

@@ -52,7 +52,18 @@ def test_text_defaults_lose_their_quotes(answers: dict[str, Any]) -> None:
 
 
 def test_list_keeps_the_newer_view_and_filters(answers: dict[str, Any]) -> None:
-    assert answers["rows"] == {"all": ["r-2", "r-1"], "done": ["r-1"], "text": ["r-2"], "notebook": ["r-1"]}
+    assert answers["rows"] == {
+        "all": ["r-2", "r-1", "r-3", "r-4"],
+        "done": ["r-1"],
+        "suspended": ["r-3"],
+        "cancelled": ["r-4"],
+        "text": ["r-2"],
+        "notebook": ["r-1"],
+    }
+
+
+def test_a_step_that_took_no_time_is_not_shown(answers: dict[str, Any]) -> None:
+    assert answers["steps"] == ["STARTING", "RUNNING"]
 
 
 def test_ending_is_told_once_by_the_tab_in_front(answers: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from slicelift.cli.printing import ago
 from slicelift.figures import duration, exact, number, user_metrics
-from slicelift.models import Failure, ModelVersionView, Status, size_text, to_dict
+from slicelift.models import Failure, ModelVersionView, Status, StatusChange, size_text, to_dict
 from slicelift.sentences import remarks, sentence
 from slicelift.widgets.bundle import state_word
 
@@ -33,6 +33,19 @@ FAILURES = [
     Failure(message="The gang ended with exit code 1.", exit_code=1),
     Failure(message="The job could not start.\nAnd more."),
 ]
+AGAIN = replace(
+    RUN,
+    attempt=2,
+    checkpoint=10,
+    previous="Worker 1 ended without a word, and the cluster ended the others.",
+    history=(
+        StatusChange(time=10.0, attempt=1, status=Status.WAITING),
+        StatusChange(time=30.0, attempt=1, status=Status.RUNNING),
+        StatusChange(time=50.0, attempt=1, status=Status.KILLED, reason="suspended by ann"),
+        StatusChange(time=110.0, attempt=2, status=Status.WAITING),
+        StatusChange(time=110.0, attempt=2, status=Status.STARTING),
+    ),
+)
 MUCH = replace(
     RUN,
     status=Status.FINISHED,
@@ -43,11 +56,28 @@ MUCH = replace(
     dropped_by={"spool-full": 2, "too-many-names": 4, "name-too-long": 2, "not-understood": 1},
     tracker_message="It said no.",
 )
+HUNGRY = replace(
+    RUN,
+    network="All-reduce: 41 Gbit/s, latency 35 µs; the preset expects 20 Gbit/s",
+    latest={"data_wait_fraction": (9, 0.2), "rank/1/data_wait_fraction": (9, 0.639), "loss": (9, 0.5)},
+)
 VIEWS = [
     MUCH,
+    HUNGRY,
+    *(
+        replace(HUNGRY, latest={"data_wait_fraction": (1, share)})
+        for share in (0.5, 0.57, 1.0, 1.5, math.nan)
+    ),
+    replace(HUNGRY, status=Status.FINISHED),
     replace(RUN, dropped_points=3),
     replace(RUN, status=Status.KILLED, phase="delivering", tracker_message="It said no."),
     *(replace(RUN, status=status) for status in Status),
+    *(replace(AGAIN, status=status) for status in Status),
+    *(replace(AGAIN, status=status, checkpoint=None) for status in Status),
+    *(replace(AGAIN, status=status, previous="", message="Why it is so.") for status in Status),
+    *(replace(AGAIN, status=status, reason="suspended by ann") for status in Status),
+    *(replace(RUN, status=status, reason="suspended by ann") for status in Status),
+    replace(AGAIN, status=Status.FINISHED, history=()),
     *(replace(RUN, status=status, message="Why it is so.\nMore.") for status in Status),
     *(replace(RUN, status=status, reason="a reason") for status in Status),
     *(replace(RUN, status=Status.FAILED, failure=failure) for failure in FAILURES),
@@ -66,7 +96,15 @@ SECONDS = [-1.0, 0.31, 9.96, 12.4, 59.6, 60.0, 192.0, 3599.7, 3725.0, 90_000.0]
 BYTES = [0, 1023, 1024, 123_456, 412 * 1024**2, int(61.3 * 1024**3)]
 NUMBERS = [40, 0, -3, 0.08395123, 1.5, "NaN", "Infinity", "-Infinity", 999_999]
 AGO = [0, 1.9, 5, 61, 3599, 90_000, 3 * 86_400]
-KEYS = ["step_time_seconds", "val_loss", "acc", "system/cpu", "peak_gpu_memory_bytes", "a_loss"]
+KEYS = [
+    "step_time_seconds",
+    "val_loss",
+    "data_wait_fraction",
+    "acc",
+    "system/cpu",
+    "peak_gpu_memory_bytes",
+    "a_loss",
+]
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +135,16 @@ def test_remarks_on_runs(views: dict[str, list[Any]]) -> None:
     ]
 
 
+def test_remarks_on_what_a_gang_waits_for() -> None:
+    network = "All-reduce: 41 Gbit/s, latency 35 µs; the preset expects 20 Gbit/s"
+    assert remarks(HUNGRY) == [
+        network,
+        "Waits for data 63 % of the time: more DataLoader workers or a faster store help more than GPUs",
+    ]
+    assert remarks(replace(HUNGRY, status=Status.FINISHED)) == [network]
+    assert remarks(replace(RUN, latest={"data_wait_fraction": (1, 0.5)})) == []
+
+
 def test_one_function_of_each_language_words_a_place() -> None:
     """Whoever counts a cell on its own sooner or later counts it from 0."""
     words = re.compile(r"""["`'][^"`'\n]*\b[Cc]ells? (\{|%\d|\$\{)""")
@@ -113,6 +161,7 @@ def test_one_function_of_each_language_words_a_place() -> None:
 
 def test_words_of_a_status(views: dict[str, list[str]]) -> None:
     assert views["statuses"] == [state_word(status) for status in Status]
+    assert views["suspended"] == [state_word(status, "suspended by ann") for status in Status]
 
 
 def test_figures(views: dict[str, list[str]]) -> None:

@@ -23,6 +23,7 @@ console.log(
     views: asked.views.map((view) => sentence(view, english)),
     remarks: asked.views.map((view) => remarks(view, english)),
     statuses: asked.statuses.map((status) => statusWord(status, english)),
+    suspended: asked.statuses.map((status) => statusWord(status, english, "suspended by ann")),
     seconds: asked.seconds.map((seconds) => durationText(seconds, english)),
     bytes: asked.bytes.map(sizeText),
     numbers: asked.numbers.map(numberText),

@@ -51,6 +51,42 @@ FAULTS: dict[str, tuple[str, int, str, str]] = {
         "shm-too-large",
         "part of the worker's memory of 4Gi",
     ),
+    "idle GPUs without minutes": (
+        HEAD + GOOD + "    cluster:\n      idle_action: stop\n",
+        7,
+        "idle-without-minutes",
+        "Add idle_minutes",
+    ),
+    "what nobody does with idle GPUs": (
+        HEAD + GOOD + "    cluster:\n      idle_minutes: 30\n      idle_action: sell\n",
+        8,
+        "not-allowed",
+        "tell",
+    ),
+    "a slow network without a measure": (
+        HEAD + GOOD + "    cluster:\n      check:\n        all_reduce: {on_slow: fail}\n",
+        8,
+        "check-without-measure",
+        "Add least_gbit",
+    ),
+    "a check of an elastic gang": (
+        HEAD + GOOD + "    min_workers: 1\n    cluster:\n      check: {all_reduce: {}}\n",
+        8,
+        "check-without-gang",
+        "an elastic gang has no fixed set",
+    ),
+    "a check of one worker": (
+        HEAD + GOOD + "    max_workers: 1\n    cluster:\n      check: {all_reduce: {}}\n",
+        8,
+        "check-without-gang",
+        "there is never more than one",
+    ),
+    "a check that does neither": (
+        HEAD + GOOD + "    cluster:\n      check: {all_reduce: {least_gbit: 20, on_slow: stop}}\n",
+        7,
+        "not-allowed",
+        "warn, fail",
+    ),
     "memory in another unit": (
         HEAD + GOOD + "    cluster:\n      memory: 16G\n",
         7,
@@ -132,6 +168,16 @@ def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
         "16Gi",
         "4Gi",
     )
+
+
+def test_a_check_of_the_network_is_kept_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "presets.yaml"
+    asked = "{all_reduce: {bytes: 67108864, least_gbit: 2.5, on_slow: warn}}"
+    path.write_text(HEAD + GOOD + f"    cluster:\n      check: {asked}\n", encoding="utf-8")
+    assert presets.lint(path) == ()
+    settings = presets.load(path).get("a").cluster
+    assert settings.check == {"all_reduce": {"bytes": 67108864, "least_gbit": 2.5, "on_slow": "warn"}}
+    assert settings.lost_on_one_machine == ("check",)
 
 
 def test_what_one_machine_cannot_keep_is_known_by_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -105,3 +106,23 @@ def test_a_forked_child_has_nothing_to_save(tmp_path: Path) -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 143
+
+
+@pytest.mark.parametrize("wish", [{"saving_seconds": 20.0}, {}], ids=["suspended", "cancelled"])
+def test_on_one_machine_a_suspended_run_leaves_at_its_next_checkpoint(
+    tmp_path: Path, wish: dict[str, Any]
+) -> None:
+    """No signal comes: a rank that saves looks whether its run is suspended. A cancel is the agent's own to carry out."""
+    with start(tmp_path) as process:
+        while not saved(tmp_path):
+            time.sleep(0.02)
+        told = time.time()
+        (tmp_path / "attempt").mkdir(exist_ok=True)
+        part = tmp_path / "attempt" / "cancel.part"
+        part.write_text(json.dumps({"reason": "r", "grace_seconds": 10.0, "time": told, **wish}))
+        part.rename(tmp_path / "attempt" / "cancel.json")
+        if not wish:
+            time.sleep(0.5)
+            assert process.poll() is None
+            process.terminate()
+        assert process.wait(20) == (143 if wish else -signal.SIGTERM)

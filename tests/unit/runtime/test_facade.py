@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import slicelift
 
-TRAVELS = ("checkpoint", "history", "log", "resume", "save_model", "UserError", "__version__")
+TRAVELS = ("checkpoint", "data", "history", "log", "resume", "save_model", "UserError", "__version__")
 
 
 def test_all_is_sorted_and_resolves() -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from slicelift.backends.base import Attempt
 from slicelift.models import JobSpec
+from slicelift_hub.launcher.backends.volcano.client import Client
+from slicelift_hub.launcher.backends.volcano.feeds import Feed
 from slicelift_hub.launcher.backends.volcano.manifest import make_job
 from slicelift_hub.launcher.backends.volcano.picture import Picture
 from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.turn import make_lines
 from slicelift_profiles import presets
+
+from tests.unit.volcano import scripted
+from tests.unit.volcano.scripted import Script
 
 NOW = 1_800_000_000.0
 SPEC = JobSpec(
@@ -201,3 +208,51 @@ def site() -> Site:
 def ago() -> Callable[[float], str]:
     """A time of Kubernetes, so many seconds before the scene's now."""
     return stamp
+
+
+@pytest.fixture
+def server() -> Iterator[Script]:
+    """An API server of this test's."""
+    with scripted.serving() as script:
+        yield script
+
+
+@pytest.fixture
+def client(server: Script, tmp_path: Path) -> Iterator[Client]:
+    """Of that server, by a kubeconfig in the test's folder."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": "u", "user": {"token": "the-token"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    made = Client(kubeconfig=str(path), qps=0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def follow(client: Client) -> Iterator[Callable[..., tuple[Feed, list[str]]]]:
+    """A feed of /x, and the names that it told of."""
+    feeds = []
+
+    def make(**more: Any) -> tuple[Feed, list[str]]:
+        told: list[str] = []
+        feed = Feed(
+            client,
+            "/x",
+            keep=lambda each: {"name": each["metadata"]["name"], "status": dict(each.get("status", {}))},
+            owner_of=lambda each: str(each.get("owner", each["metadata"]["name"])),
+            told=told.append,
+            **more,
+        )
+        feeds.append(feed)
+        return feed, told
+
+    yield make
+    for feed in feeds:
+        feed.stop()

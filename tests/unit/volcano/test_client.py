@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from slicelift.backends.base import Proof
@@ -18,104 +13,11 @@ from slicelift_hub.launcher.backends.volcano import ending
 from slicelift_hub.launcher.backends.volcano.client import Client, Gone
 from slicelift_hub.launcher.backends.volcano.feeds import Feed, wait_synced
 
+from tests.unit.volcano.scripted import Script, item, names, until
+
 WEBHOOK = (
     'Internal error occurred: failed calling webhook "mutatejob.volcano.sh": dial tcp: connection refused'
 )
-
-
-class Script:
-    """What the server answers: `answers[(method, path)]` is a list of (status, body); the last one stays."""
-
-    def __init__(self) -> None:
-        self.answers: dict[tuple[str, str], list[tuple[int, Any]]] = {}
-        self.calls: list[tuple[str, str, dict[str, str], Any]] = []
-        self.url = ""
-
-    def say(self, method: str, path: str, *answers: tuple[int, Any]) -> None:
-        self.answers[method, path] = list(answers)
-
-    def next(self, method: str, path: str) -> tuple[int, Any]:
-        rows = self.answers.get((method, path), [(404, {"message": f"{path} not found", "code": 404})])
-        return rows.pop(0) if len(rows) > 1 else rows[0]
-
-    def queries(self, path: str) -> list[dict[str, str]]:
-        return [query for _, where, query, _ in self.calls if where == path]
-
-
-@pytest.fixture
-def server() -> Iterator[Script]:
-    script = Script()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            url = urlsplit(self.path)
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            query = {key: values[0] for key, values in parse_qs(url.query).items()}
-            script.calls.append((self.command, url.path, query, json.loads(body) if body else None))
-            key = f"{url.path}?watch" if "watch" in query else url.path
-            status, answer = script.next(self.command, key)
-            if isinstance(answer, list):
-                self._stream(answer)
-                return
-            raw = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        do_POST = do_DELETE = do_GET  # noqa: N815 - the names are the module's
-
-        def _stream(self, lines: list[Any]) -> None:
-            """Lines of a watch; a number is a pause, None ends the connection without a word."""
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for line in lines:
-                if line is None:
-                    self.close_connection = True
-                    return
-                if isinstance(line, int | float):
-                    time.sleep(line)
-                    continue
-                raw = json.dumps(line).encode() + b"\n"
-                self.wfile.write(f"{len(raw):x}\r\n".encode() + raw + b"\r\n")
-            self.wfile.write(b"0\r\n\r\n")
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
-
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.daemon_threads = True
-    script.url = f"http://127.0.0.1:{made.server_address[1]}"
-    thread = threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    yield script
-    made.shutdown()
-    made.server_close()
-    thread.join()
-
-
-@pytest.fixture
-def client(server: Script, tmp_path: Path) -> Iterator[Client]:
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
-        "users": [{"name": "u", "user": {"token": "the-token"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps(config), encoding="utf-8")
-    made = Client(kubeconfig=str(path), qps=0)
-    yield made
-    made.close()
-
-
-def item(name: str, version: int, **more: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}, **more}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +26,7 @@ def item(name: str, version: int, **more: Any) -> dict[str, Any]:
         (404, {"message": 'jobs "x" not found'}, NotFound, "cluster-unknown"),
         (409, {"message": "exists", "reason": "AlreadyExists"}, Conflict, "cluster-conflict"),
         (403, {"message": 'User "u" cannot get resource "jobs"'}, SliceliftError, "cluster-denied"),
-        (401, {"message": "Unauthorized"}, SliceliftError, "cluster-denied"),
+        (401, {"message": "Unauthorized"}, Unavailable, "cluster-token"),
         (500, {"message": WEBHOOK}, Unavailable, "webhook-silent"),
         (503, {"message": "etcd leader changed"}, Unavailable, "cluster-away"),
         (429, {"message": "too many"}, Unavailable, "cluster-away"),
@@ -230,39 +132,6 @@ def test_a_watch_that_is_silent_for_long_is_begun_again(
     monkeypatch.setattr("slicelift_hub.launcher.backends.volcano.client._QUIET_SECONDS", 2.0)
     server.say("GET", "/x?watch", (200, [{"type": "ADDED", "object": item("a", 1)}, 8]))
     assert [change["type"] for change in client.watch("/x", version="1")] == ["ADDED"]
-
-
-@pytest.fixture
-def follow(client: Client) -> Iterator[Callable[..., tuple[Feed, list[str]]]]:
-    feeds = []
-
-    def make(**more: Any) -> tuple[Feed, list[str]]:
-        told: list[str] = []
-        feed = Feed(
-            client,
-            "/x",
-            keep=lambda each: {"name": each["metadata"]["name"], "status": dict(each.get("status", {}))},
-            owner_of=lambda each: str(each.get("owner", each["metadata"]["name"])),
-            told=told.append,
-            **more,
-        )
-        feeds.append(feed)
-        return feed, told
-
-    yield make
-    for feed in feeds:
-        feed.stop()
-
-
-def until(check: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def names(feed: Feed) -> set[str]:
-    return {each["name"] for each in feed.values()}
 
 
 def test_a_feed_goes_on_where_a_broken_connection_was(server: Script, follow: Any) -> None:
@@ -415,6 +284,21 @@ def test_a_job_is_deleted_and_its_pods_are_proved_gone(server: Script, client: C
         (job_at("jobs", "r-a-1"), "uid-r-a-1", None),
         (f"{PODS}/r-a-1-worker-0", "uid-r-a-1-worker-0", 3),
     ]
+
+
+def test_of_a_suspended_job_the_pods_have_the_time_of_their_template(server: Script, client: Client) -> None:
+    server.say(
+        "GET", job_at("jobs", "r-a-1"), (200, item("r-a-1", 1, status={"state": {"phase": "Running"}}))
+    )
+    alive = pod("r-a-1-worker-0", node="a")
+    alive["spec"]["terminationGracePeriodSeconds"] = 120
+    assert ending._own_grace([alive, pod("r-a-1-worker-1")]) == 120.0
+    server.say("GET", PODS, (200, {"items": [alive]}), (200, {"items": []}))
+    for path in (job_at("jobs", "r-a-1"), f"{PODS}/r-a-1-worker-0"):
+        server.say("DELETE", path, (200, {}))
+    assert ending.end(client, "jobs", "r-a-1", grace_seconds=None) == Proof(gone=True, killed=1)
+    bodies = [body for method, _, _, body in server.calls if method == "DELETE"]
+    assert ["gracePeriodSeconds" in body for body in bodies] == [False, False]
 
 
 def test_on_a_lost_node_the_end_is_unproven(

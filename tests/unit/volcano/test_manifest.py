@@ -168,7 +168,10 @@ def test_an_elastic_gang_whole(spec: JobSpec, attempt: Attempt, site: Site) -> N
     task = FIXED_GANG["spec"]["tasks"][0]  # type: ignore[index]
     template = task["template"] | {"spec": POD | {"containers": [container]}}
     metadata = FIXED_GANG["metadata"]
-    notes = metadata["annotations"] | {"slicelift.io/preset": "elastic"}  # type: ignore[index]
+    notes = metadata["annotations"] | {
+        "slicelift.io/preset": "elastic",
+        "slicelift.io/most-workers": "2",
+    }  # type: ignore[index]
     assert made == FIXED_GANG | {
         "metadata": metadata | {"annotations": notes},  # type: ignore[operator]
         "spec": FIXED_GANG["spec"]  # type: ignore[operator]
@@ -183,6 +186,30 @@ def test_an_elastic_gang_whole(spec: JobSpec, attempt: Attempt, site: Site) -> N
             "tasks": [task | {"minAvailable": 1, "maxRetry": 20, "template": template}],
         },
     }
+
+
+def test_gpus_are_watched_where_the_preset_limits_their_rest(spec: JobSpec, attempt: Attempt) -> None:
+    plain = presets.get("torchrun")
+    watched = replace(plain, cluster=replace(plain.cluster, idle_minutes=30))
+    whole, cpu = replace(spec, gpus_per_worker=2), replace(spec, gpus_per_worker=0)
+    asked = [
+        make_request(each, attempt, preset=preset).get("watch_gpus")
+        for each, preset in ((whole, watched), (whole, plain), (cpu, watched))
+    ]
+    assert asked == [True, None, None]
+
+
+def test_torchrun_knows_from_the_start_how_far_an_elastic_gang_may_be_scaled(
+    spec: JobSpec, attempt: Attempt, site: Site
+) -> None:
+    elastic = replace(spec, preset="elastic", min_workers=1)
+    wide = replace(presets.get("elastic"), max_workers=12)
+    assert make_request(elastic, attempt, preset=wide)["nodes"] == 12
+    made = make_job(elastic, attempt, preset=wide, site=site)
+    assert made["metadata"]["annotations"]["slicelift.io/most-workers"] == "12"
+    assert made["spec"]["tasks"][0]["replicas"] == 2
+    # a fixed gang is what was asked for, whatever its preset would allow
+    assert make_request(spec, attempt, preset=wide)["nodes"] == 2
 
 
 def test_the_platform_teams_template_comes_out_field_by_field(spec: JobSpec, attempt: Attempt) -> None:
@@ -434,6 +461,26 @@ def test_two_owners_never_share_a_namespace_or_a_label(first: str, second: str) 
     if first != second:
         assert namespace_of("sl-{owner}", first) != namespace_of("sl-{owner}", second)
         assert owner_hash(first) != owner_hash(second)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"workers": 2}, True),
+        ({"workers": 1}, False),
+        ({"workers": 4, "min_workers": 2}, False),
+        ({"workers": 2, "min_workers": 2}, True),
+    ],
+)
+def test_a_gang_is_told_to_check_its_network_where_it_has_one(
+    spec: JobSpec, attempt: Attempt, asked: dict[str, int], told: bool
+) -> None:
+    check = {"all_reduce": {"least_gbit": 20}}
+    preset = presets.get("torchrun")
+    checked = replace(preset, cluster=replace(preset.cluster, check=check))
+    request = make_request(replace(spec, **asked), attempt, preset=checked)
+    assert request.get("check") == (check if told else None)
+    assert "check" not in make_request(replace(spec, **asked), attempt, preset=preset)
 
 
 def test_the_settings_of_a_file_are_those_of_the_manifest() -> None:

@@ -215,6 +215,13 @@ def test_a_plan_says_what_would_keep_it_waiting_first(spec: JobSpec, site: Site)
     elastic = replace(spec, min_workers=1)
     (told,) = make_notes(elastic, preset=presets.get("elastic"), site=claimed, wait=None)
     assert told.startswith("The gang starts as soon as 1 of its 2 workers have a place")
+    checked = presets.get("torchrun")
+    checked = replace(checked, cluster=replace(checked.cluster, check={"all_reduce": {}}))
+    assert make_notes(spec, preset=checked, site=claimed, wait=None) == []
+    (_, unchecked) = make_notes(elastic, preset=checked, site=claimed, wait=None)
+    assert unchecked.startswith(
+        "The network between the workers is not checked, as the preset torchrun would have it"
+    )
 
 
 def test_one_machine_says_what_of_a_preset_it_goes_without(

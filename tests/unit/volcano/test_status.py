@@ -122,6 +122,52 @@ def test_on_its_way(phase: str, scene: Any) -> None:
     assert fold(scene.picture) == JobStatus(status=Status.STARTING, phase=phase)
 
 
+def test_a_gang_that_ran_and_lost_a_worker_is_not_said_to_wait_for_a_place(scene: Any) -> None:
+    """Volcano's controller is away, else it would have started it again: no scheduler and no queue is to blame."""
+    scene.job = scene.make_job(phase="Running", age=600)
+    scene.group["status"]["phase"] = "Unknown"
+    scene.add_pod(0, node="a", phase="Running", running={})
+    assert fold(scene.picture) == JobStatus(
+        status=Status.STARTING,
+        phase="Running",
+        reason="worker-gone",
+        message="The gang lacks 1 of its 2 workers, and the cluster has not started it again yet.",
+    )
+    scene.add_pod(1, node="a", phase="Running", running={})
+    assert fold(scene.picture).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("retries", "status", "reason"),
+    [(1, Status.WAITING, "restarting"), (2, Status.WAITING, "restarting"), (3, Status.STARTING, "")],
+)
+def test_a_gang_that_starts_again_waits_from_the_end_of_the_last_start(
+    retries: int, status: Status, reason: str, scene: Any
+) -> None:
+    """Else it could not be said to wait for a place: the ledger takes no step from STARTING back to WAITING."""
+    scene.job = scene.make_job(phase="Restarting")
+    scene.job["status"]["retryCount"] = retries
+    scene.add_pod(0, node="a", phase="Running", running={})
+    found = fold(scene.picture)
+    assert (found.status, found.reason, found.restarts) == (status, reason, min(retries, 2))
+
+
+@pytest.mark.parametrize("phase", ["Restarting", "Terminating", "Aborting"])
+def test_what_cannot_end_because_its_node_is_lost_says_so(phase: str, scene: Any) -> None:
+    """A worker failed for want of the lost one, and Volcano waits for the lost pod to go: for ever."""
+    scene.job = scene.make_job(phase=phase)
+    scene.job["status"]["retryCount"] = 1
+    scene.add_node("a")
+    scene.add_node("b", ready=False)
+    failed(scene, 0, 1)
+    scene.add_pod(1, node="b", phase="Running", running={})
+    found = fold(scene.picture)
+    assert found.reason == "node-lost"
+    assert found.message == (
+        "Node b does not answer, with 1 of 2 workers on it; 8 GPUs there still count as used."
+    )
+
+
 def test_a_phase_of_tomorrow_is_unknown_with_the_raw_word(scene: Any) -> None:
     scene.job = scene.make_job(phase="Hibernating")
     found = fold(scene.picture)

@@ -40,6 +40,14 @@ def test_a_full_queue_by_its_numbers(scene: Any) -> None:
     )
 
 
+def test_of_a_quota_that_was_cut_while_in_use_nothing_is_free(scene: Any) -> None:
+    scene.add_queue("team", gpu="16", allocated={"gpu": "24"})
+    assert why(scene) == (
+        "quota-full",
+        "Queue team is full: the gang of 2 needs 16 GPUs, 0 of its 16 GPUs are free, 16 too few.",
+    )
+
+
 def test_an_ancestor_may_be_the_one_that_is_full(scene: Any) -> None:
     scene.add_queue("dept", gpu="16", allocated={"gpu": "8"})
     scene.add_queue("team", parent="dept", gpu="16", allocated={"gpu": "0"})

@@ -10,6 +10,7 @@ import { keyLabel, valueText } from "./keys";
 
 const HEIGHT = 112;
 const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power); // steps of an axis of bytes
+const LABEL_HEIGHT = 16; // above the lines: what begins an attempt is written there
 const COLOURS = ["--sl-run", "--sl-ok", "--sl-wait", "--sl-bad"];
 
 export interface ChartParts {
@@ -106,7 +107,7 @@ export class Chart implements Disposer {
     const options: uPlot.Options = {
       width,
       height: HEIGHT,
-      padding: [8, 14, 0, 0],
+      padding: [lines > 1 ? LABEL_HEIGHT : 8, 14, 0, 0],
       legend: { show: false },
       cursor: { show: false },
       scales: { x: { time: false }, y: { range: (_, low, high) => rangeOf(this.key, low, high) } },
@@ -136,6 +137,7 @@ export class Chart implements Disposer {
     ctx.strokeStyle = ctx.fillStyle = colourOf(this.canvas, "--sl-wait");
     ctx.font = `${10 * scale}px system-ui, sans-serif`;
     ctx.setLineDash([3 * scale, 3 * scale]);
+    let free = bbox.left;
     for (const [step, attempt] of this.begins) {
       const x = Math.round(plot.valToPos(step, "x", true));
       ctx.beginPath();
@@ -143,9 +145,11 @@ export class Chart implements Disposer {
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
       const text = this.parts.words.__("attempt %1", attempt);
-      const room = bbox.left + bbox.width - x;
-      ctx.textAlign = room < 60 * scale ? "right" : "left";
-      ctx.fillText(text, x + (room < 60 * scale ? -4 : 4) * scale, bbox.top + 9 * scale);
+      const width = ctx.measureText(text).width;
+      const left = Math.max(bbox.left, Math.min(x, bbox.left + bbox.width - width));
+      if (left < free) continue; // of attempts that begin close to each other the first is named
+      ctx.fillText(text, left, bbox.top - 5 * scale);
+      free = left + width + 6 * scale;
     }
     ctx.restore();
   }

@@ -8,6 +8,9 @@ import { ageOf, type PointBatch, type RunView } from "../types";
 /** `gone`: not this user's, or no longer known. `connecting`: nothing has answered yet. `still`: nothing is asked. */
 export type Standing = Connection | "connecting" | "gone" | "still";
 
+/** What can be done with a run. */
+export type Action = "cancel" | "suspend" | "scale" | "retry";
+
 export interface Listener {
   view(view: RunView): void;
   points(batch: PointBatch): void;
@@ -44,8 +47,8 @@ export class Follower implements Disposer {
   }
 
   /** Posts an action on the run and shows what came of it. Throws ApiError. */
-  async act(action: "cancel" | "retry"): Promise<void> {
-    this.take(await this.parts.api.post<RunView>(`api/jobs/${this.runId}/${action}`), true);
+  async act(action: Action, body: object = {}): Promise<void> {
+    this.take(await this.parts.api.post<RunView>(`api/jobs/${this.runId}/${action}`, body), true);
   }
 
   dispose(): void {

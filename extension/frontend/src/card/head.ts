@@ -1,14 +1,15 @@
 /** The first line of a card: state, name, size and time; the buttons that fit the state. */
 
 import { el } from "../elements";
-import { durationText } from "../figures";
-import { elapsed, sentence, statusClass, statusWord } from "../sentences";
+import { clockText, durationText } from "../figures";
+import { elapsed, isSuspended, sentence, statusClass, statusWord } from "../sentences";
 import { isTerminal, type RunView } from "../types";
 import type { Words } from "../words";
 
 export interface Actions {
   logs(): void;
   cancel(): Promise<void>;
+  suspend(): Promise<void>;
   retry(): Promise<void>;
 }
 
@@ -24,6 +25,7 @@ export class Head {
   private readonly buttons = el("span", { class: "sl-buttons" });
   private readonly logs: HTMLButtonElement;
   private readonly cancel: HTMLButtonElement;
+  private readonly suspend: HTMLButtonElement;
   private readonly retry: HTMLButtonElement;
   private readonly sure: HTMLElement;
   private view: RunView | null = null;
@@ -38,16 +40,18 @@ export class Head {
     this.state.append(el("span", { class: "sl-dot", "aria-hidden": "true" }), this.word);
     this.logs = el("button", { type: "button", "aria-expanded": "false", onclick: () => actions.logs() }, words.__("Logs"));
     this.cancel = el("button", { type: "button", onclick: () => this.ask(true) }, words.__("Cancel"));
+    this.suspend = el("button", { type: "button", onclick: () => this.begin(() => actions.suspend()) }, words.__("Suspend"));
+    this.suspend.title = words.__("End it for now, with time to save a checkpoint; its GPUs are free meanwhile");
     this.retry = el("button", { type: "button", onclick: () => this.begin(() => actions.retry()) }, words.__("Retry"));
     this.sure = this.question();
-    this.buttons.append(this.logs, this.retry, this.cancel, this.sure);
+    this.buttons.append(this.logs, this.retry, this.suspend, this.cancel, this.sure);
     this.node.append(this.state, this.name, this.facts, el("span", { class: "sl-grow" }), this.buttons);
   }
 
   update(view: RunView): void {
     this.view = view;
     this.state.className = `sl-state ${statusClass(view.status)}`;
-    this.word.textContent = statusWord(view.status, this.words);
+    this.word.textContent = statusWord(view.status, this.words, view.reason);
     this.name.textContent = view.name;
     this.sentence.textContent = sentence(view, this.words);
     this.sentence.hidden = view.status === "FAILED" && view.failure !== null; // the failure says it, with a link
@@ -89,11 +93,15 @@ export class Head {
     const focused = this.buttons.contains(document.activeElement) ? document.activeElement : null;
     const over = isTerminal(this.view.status);
     this.retry.hidden = !over || this.view.status === "FINISHED";
-    this.retry.className = this.view.status === "FAILED" ? "sl-main" : "";
+    const suspended = isSuspended(this.view);
+    this.retry.textContent = suspended ? this.words.__("Resume") : this.words.__("Retry");
+    this.retry.className = suspended || this.view.status === "FAILED" ? "sl-main" : "";
     this.cancel.hidden = over || this.view.status === "CANCELLING" || !this.sure.hidden;
-    for (const button of [this.retry, this.cancel]) button.disabled = !this.may || this.busy;
+    this.suspend.hidden = this.view.status !== "RUNNING" || !this.sure.hidden;
+    const all = [this.retry, this.suspend, this.cancel];
+    for (const button of all) button.disabled = !this.may || this.busy;
     // a button that goes or is disabled would leave the focus to the page
-    const left = [this.retry, this.cancel].find((button) => button === focused && (button.hidden || button.disabled));
+    const left = all.find((button) => button === focused && (button.hidden || button.disabled));
     if (left) this.logs.focus();
   }
 
@@ -149,6 +157,7 @@ function facts(view: RunView, words: Words): string[] {
   const list = [sizeOf(view, words)];
   if (spec.queue && spec.queue !== "default") list.push(words.__("queue %1", spec.queue));
   if (view.attempt > 1) list.push(words.__("attempt %1", view.attempt));
+  if (isSuspended(view) && view.ended) list.push(words.__("since %1", clockText(view.ended)));
   list.push(durationText(elapsed(view), words), view.run_id);
   return list;
 }

@@ -1,7 +1,7 @@
 /** Which metrics a card draws first, what they are called, and in which unit their values read. */
 
-import { numberText, sizeText } from "../figures";
-import { MEMORY_KEYS, THROUGHPUT_KEYS, userMetrics } from "../sentences";
+import { numberText, percentText, sizeText } from "../figures";
+import { MEMORY_KEYS, THROUGHPUT_KEYS, WAIT_KEY, userMetrics } from "../sentences";
 import type { Figure } from "../types";
 import type { Words } from "../words";
 
@@ -36,6 +36,8 @@ export function keyLabel(key: string, words: Words): string {
       return words.__("peak GPU memory");
     case "peak_host_memory_bytes":
       return words.__("peak host memory");
+    case WAIT_KEY:
+      return words.__("waiting for data");
     default:
       return key;
   }
@@ -44,6 +46,7 @@ export function keyLabel(key: string, words: Words): string {
 /** A value of that metric with its unit. */
 export function valueText(key: string, value: Figure, words: Words): string {
   if (typeof value !== "number") return numberText(value);
+  if (key === WAIT_KEY && value >= 0 && value <= 1) return percentText(value);
   if (key.endsWith("_bytes")) return sizeText(value);
   if (key === "throughput_samples_per_second") return words.__("%1 samples/s", numberText(value));
   if (key === "throughput_steps_per_second") return words.__("%1 steps/s", numberText(value));

@@ -107,7 +107,7 @@ function attemptRow(attempt: Attempt, view: RunView, words: Words): HTMLElement 
   // what no rank raised ended the attempt, not the job
   const said = words.say(failure?.message || attempt.message || attempt.reason);
   const why = failure && failure.rank !== null ? failureSentence(failure, view.spec.notebook, words) : said;
-  const state = statusWord(attempt.status, words);
+  const state = statusWord(attempt.status, words, attempt.reason);
   const cells = [String(attempt.attempt), state, started === null ? "" : clockText(started), took, why];
   return el("tr", {}, ...cells.map((text) => el("td", {}, text)));
 }

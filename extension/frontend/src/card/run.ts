@@ -7,11 +7,12 @@ import { type Bundle, isTerminal, type RunView } from "../types";
 import type { CardParts } from "./card";
 import { Charts } from "./charts";
 import { makeFailure } from "./failure";
-import { Follower, type Standing } from "./follower";
+import { type Action, Follower, type Standing } from "./follower";
 import { Head } from "./head";
 import { Log } from "./log";
 import { makeAttempts, makeOutputs, type Section } from "./outputs";
 import { makeFoot, makeMetrics, makeNotice } from "./pieces";
+import { makeScale, type Scale } from "./scale";
 import { makeSteps } from "./steps";
 import { makeStrip } from "./strip";
 import { makeVersions } from "./versions";
@@ -43,12 +44,14 @@ export class RunCard implements Disposer {
     this.head = new Head(words, {
       logs: () => (this.log.isOpen ? this.closeLog() : this.openLog()),
       cancel: () => this.act("cancel"),
+      suspend: () => this.act("suspend"),
       retry: () => this.act("retry"),
     });
     this.charts = new Charts(runId, { api, words });
     this.charts.ondraw = () => this.count();
     this.log = new Log({ api, words });
-    this.pieces = makePieces(parts, (rank) => this.openLog(rank));
+    const scale = makeScale(words, (workers) => this.act("scale", { workers }));
+    this.pieces = makePieces(parts, { openLog: (rank) => this.openLog(rank), scale });
     this.node = layOut({ runId, head: this.head, charts: this.charts, log: this.log, pieces: this.pieces });
     this.follower = new Follower(runId, { api, feed, listener: this.listener() });
     this.theme = new MutationObserver(() => this.charts.recolour());
@@ -126,6 +129,7 @@ export class RunCard implements Disposer {
     this.node.classList.toggle("sl-saved", !ever); // the style hides what would have to be asked for
     this.head.allow(ever && standing !== "away", ever);
     this.pieces.updated.strip.allow(ever);
+    this.pieces.updated.scale.allow(ever && standing !== "away");
     this.pieces.notice.tell(standing, message, this.view ? this.asOf : null);
   }
 
@@ -157,11 +161,11 @@ export class RunCard implements Disposer {
     this.head.showLogs(false);
   }
 
-  private async act(action: "cancel" | "retry"): Promise<void> {
+  private async act(action: Action, body?: object): Promise<void> {
     const { fault } = this.pieces;
     fault.hidden = true;
     try {
-      await this.follower.act(action);
+      await this.follower.act(action, body);
     } catch (error) {
       fault.textContent = faultText(error);
       fault.hidden = false;
@@ -205,6 +209,7 @@ interface Pieces {
     failure: Section;
     versions: Section;
     strip: ReturnType<typeof makeStrip>;
+    scale: Scale;
     attempts: Section;
     metrics: ReturnType<typeof makeMetrics>;
     outputs: Section;
@@ -212,7 +217,7 @@ interface Pieces {
   };
 }
 
-function makePieces(parts: CardParts, openLog: (rank: number) => void): Pieces {
+function makePieces(parts: CardParts, own: { openLog: (rank: number) => void; scale: Scale }): Pieces {
   const { words, feed, host } = parts;
   const jump = host?.openCell ? (file: string, cell: number, line: number) => host.openCell?.(file, cell, line) : null;
   return {
@@ -222,7 +227,8 @@ function makePieces(parts: CardParts, openLog: (rank: number) => void): Pieces {
       steps: makeSteps(words),
       failure: makeFailure(words, jump),
       versions: makeVersions(parts),
-      strip: makeStrip(words, openLog),
+      strip: makeStrip(words, own.openLog),
+      scale: own.scale,
       attempts: makeAttempts(parts),
       metrics: makeMetrics(words),
       outputs: makeOutputs(parts),
@@ -240,12 +246,12 @@ interface Layout {
 }
 
 function layOut({ runId, head, charts, log, pieces }: Layout): HTMLElement {
-  const { steps, failure, versions, strip, attempts, metrics, outputs, foot } = pieces.updated;
+  const { steps, failure, versions, strip, scale, attempts, metrics, outputs, foot } = pieces.updated;
   const say = el("div", { class: "sl-say" }, head.sentence, failure.node, pieces.fault);
   const more = el("div", { class: "sl-mores" }, attempts.node, steps.more, metrics.node, outputs.node);
   const attributes = { class: "sl-card", role: "region", "data-run": runId };
   const node = el("div", attributes, head.node, head.announced, pieces.notice.node, steps.node, say, versions.node);
-  const row = el("div", { class: "sl-row" }, strip.node, foot.node);
+  const row = el("div", { class: "sl-row" }, strip.node, scale.node, foot.node);
   node.append(charts.node, row, log.node, more);
   keepKeys(node);
   return node;

@@ -6,6 +6,8 @@ import { statusClass, statusWord } from "../sentences";
 import { isTerminal, type RunView, type StatusChange } from "../types";
 import type { Words } from "../words";
 
+const SHORTEST_SECONDS = 0.05; // what is written as 0.0 s
+
 /** The row of the current attempt, and below it on demand every change of every attempt. */
 export function makeSteps(words: Words): { node: HTMLElement; more: HTMLElement; update(view: RunView): void; tick(): void } {
   const node = el("ol", { class: "sl-steps", "aria-label": words.__("Status changes of this attempt") });
@@ -36,14 +38,20 @@ export function makeSteps(words: Words): { node: HTMLElement; more: HTMLElement;
   };
 }
 
-/** The changes of the current attempt; the same status with another message counts once. */
-function merged(view: RunView): StatusChange[] {
+/** The changes of the current attempt; the same status with another message counts once, one that just passed not at all. */
+export function merged(view: RunView): StatusChange[] {
   const own = view.history.filter((change) => change.attempt === view.attempt);
-  return own.filter((change, index) => index === 0 || change.status !== own[index - 1].status);
+  const changes = own.filter((change, index) => index === 0 || change.status !== own[index - 1].status);
+  return changes.filter((change, index) => lasts(change, changes[index + 1]));
+}
+
+/** "Waiting 0.0 s" says nothing. */
+function lasts(change: StatusChange, next: StatusChange | undefined): boolean {
+  return next === undefined || next.time - change.time >= SHORTEST_SECONDS;
 }
 
 function step(change: StatusChange, words: Words): HTMLElement {
-  const word = el("b", {}, statusWord(change.status, words));
+  const word = el("b", {}, statusWord(change.status, words, change.reason));
   const time = el("span", { class: "sl-took" });
   const item = el("li", { class: `sl-step ${statusClass(change.status)}` }, el("span", { class: "sl-dot", "aria-hidden": "true" }), word, time);
   item.title = [clockText(change.time), words.say(change.message || change.reason)].filter(Boolean).join(" · ");
@@ -61,7 +69,7 @@ function head(words: Words): HTMLElement {
 }
 
 function row(change: StatusChange, words: Words): HTMLElement {
-  const cells = [clockText(change.time), String(change.attempt), statusWord(change.status, words)];
+  const cells = [clockText(change.time), String(change.attempt), statusWord(change.status, words, change.reason)];
   const said = words.say(change.message || change.reason);
   return el("tr", {}, ...[...cells, said].map((text) => el("td", {}, text)));
 }

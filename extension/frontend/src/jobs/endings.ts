@@ -1,7 +1,7 @@
 /** Which runs have just ended, told once over all tabs of the browser. */
 
 import { durationText } from "../figures";
-import { clauseOf, elapsed } from "../sentences";
+import { clauseOf, elapsed, isSuspended } from "../sentences";
 import { isTerminal, type RunView } from "../types";
 import type { Words } from "../words";
 
@@ -56,6 +56,7 @@ export class Endings {
 export function endingText(view: RunView, words: Words): string {
   const took = durationText(elapsed(view), words);
   if (view.status === "FINISHED") return words.__("%1 is done after %2", view.name, took);
+  if (isSuspended(view)) return words.__("%1 was suspended after %2", view.name, took);
   if (view.status === "KILLED") return words.__("%1 was cancelled after %2", view.name, took);
   const why = clauseOf(view.failure?.message || view.message, words);
   if (!why) return words.__("%1 failed after %2", view.name, took);

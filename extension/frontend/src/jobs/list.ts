@@ -13,7 +13,7 @@ import { type Group, Rows, statusesOf } from "./rows";
 const PAGE = 30;
 const TICK_MILLISECONDS = 1000;
 const AGAIN_MILLISECONDS = 2000;
-const GROUPS: Group[] = ["all", "active", "done", "failed", "cancelled"];
+const GROUPS: Group[] = ["all", "active", "suspended", "done", "failed", "cancelled"];
 
 /** The browser's own notifications, where there are any. */
 export interface Notices {
@@ -204,6 +204,7 @@ function makePieces(words: Words) {
   const names: Record<Group, string> = {
     all: words.__("All"),
     active: words.__("Active"),
+    suspended: words.__("Suspended"),
     done: words.__("Done"),
     failed: words.__("Failed"),
     cancelled: words.__("Cancelled"),

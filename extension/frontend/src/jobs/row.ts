@@ -34,7 +34,7 @@ export function makeRow(view: RunView, parts: { words: Words; open(view: RunView
       button.dataset.run = next.run_id;
       button.dataset.status = next.status;
       button.className = `sl-job ${statusClass(next.status)}`;
-      setText(state, statusWord(next.status, words));
+      setText(state, statusWord(next.status, words, next.reason));
       setText(name, next.name);
       setText(figure, figureText(next));
       row.tick();

@@ -1,12 +1,14 @@
 /** The runs known to the page: from the list and from the stream, newest first. */
 
+import { isSuspended } from "../sentences";
 import { ageOf, type RunView } from "../types";
 
-export type Group = "all" | "active" | "done" | "failed" | "cancelled";
+export type Group = "all" | "active" | "suspended" | "done" | "failed" | "cancelled";
 
 const STATUSES: Record<Group, readonly string[]> = {
   all: [],
   active: ["WAITING", "STARTING", "RUNNING", "CANCELLING", "UNKNOWN"],
+  suspended: ["KILLED"],
   done: ["FINISHED"],
   failed: ["FAILED"],
   cancelled: ["KILLED"],
@@ -40,6 +42,7 @@ export class Rows {
     const statuses = STATUSES[group];
     return [...this.views.values()]
       .filter((view) => !statuses.length || statuses.includes(view.status))
+      .filter((view) => view.status !== "KILLED" || group === "all" || isSuspended(view) === (group === "suspended"))
       .filter((view) => wanted.every((word) => searched(view).includes(word)))
       .sort((one, other) => other.created - one.created || (other.run_id < one.run_id ? -1 : 1));
   }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from slicelift_profiles.presets import Preset
 from traitlets import Dict, Float, Int, List, Unicode
 from traitlets.config import Configurable
 
-from slicelift_hub.launcher.backends.volcano import ending, kept, parcel, paths
+from slicelift_hub.launcher.backends.volcano import ending, kept, parcel, paths, scaling
 from slicelift_hub.launcher.backends.volcano.client import Client
 from slicelift_hub.launcher.backends.volcano.manifest import make_job, make_runtime, make_secret
 from slicelift_hub.launcher.backends.volcano.names import NOTE, make_handle, namespace_of, parse_handle
@@ -41,6 +42,8 @@ _AWAY = "The cluster's API server does not answer; the job goes on meanwhile."
 _RETURNS = {
     "node-lost": ("node-back", "All nodes of the job answer again."),
     "cluster-away": ("cluster-back", "The cluster's API server answers again."),
+    "cluster-token": ("cluster-back", "The cluster accepts the launcher's token again."),
+    "worker-gone": ("worker-back", "The gang has the workers again that it needs."),
 }
 # what no waiting mends; nodes that are too small or too few may yet be added
 _CANNOT = ("queue-missing", "queue-closed", "queue-not-leaf", "quota-too-small")
@@ -124,7 +127,8 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
         """Have the data of the job in the shared cache, fetched once for all who need it; see `preparing`."""
         try:
-            return self._preparing.prepare(spec, attempt, preset=self._preset(spec), site=self._site())
+            with _patient():
+                return self._preparing.prepare(spec, attempt, preset=self._preset(spec), site=self._site())
         except NotFound as error:
             raise _no_namespace(namespace_of(self.namespace, attempt.owner), error) from error
 
@@ -135,15 +139,16 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         """Create the Job and what its pods read. Safe to repeat after a kill between any two of its calls.
 
-        Raises Refused with the cluster's words, Unavailable while it is away.
+        Raises Refused with the cluster's words, Unavailable while it is away or denies the launcher itself.
         """
         job = self.render(spec, attempt)
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         try:
-            self._furnish(namespace)
-            made = self._create(job)
-            secret = make_secret(made, spec, attempt, preset=self._preset(spec))
-            self._create_once(paths.secrets(namespace), secret)
+            with _patient():
+                self._furnish(namespace)
+                made = self._create(job)
+                secret = make_secret(made, spec, attempt, preset=self._preset(spec))
+                self._create_once(paths.secrets(namespace), secret)
         except NotFound as error:
             raise _no_namespace(job["metadata"]["namespace"], error) from error
         return make_handle(namespace, name)
@@ -155,9 +160,9 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
             message = f"The cluster has no job {handle}: somebody deleted it."
             return JobStatus(status=Status.UNKNOWN, reason="no-such-job", message=message)
         status = fold(found)
-        since = self._watching.broken_since(str(found.job["metadata"]["namespace"]))
-        if since is not None and not status.status.terminal and time.time() - since >= _AWAY_SECONDS:
-            status = replace(status, reason="cluster-away", message=_AWAY)
+        broken = self._watching.broken(str(found.job["metadata"]["namespace"]))
+        if broken is not None and not status.status.terminal and time.time() - broken[0] >= _AWAY_SECONDS:
+            status = _unseen(status, broken[1])
         return self._with_return(handle, status)
 
     def listen(self, changed: Callable[[str], None]) -> None:
@@ -171,15 +176,30 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         waiting = {name: len(line.waiting) for name, line in self._watching.lines().items()}
         return make_capacity(queues, nodes, names=names, waiting=waiting)
 
-    def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0) -> Proof:  # noqa: ARG002 - the ledger's
+    def cancel(
+        self,
+        handle: str,
+        *,
+        reason: str,  # noqa: ARG002 - the ledger's
+        grace_seconds: float = 10.0,
+        saving: bool = False,
+    ) -> Proof:
         """Delete the job and prove that no pod of it lives: `grace_seconds` + 20 s at most.
 
-        What is left on a node that does not answer is unproven, and named with the node and what it still counts.
+        With `saving` its pods have all the time that their preset gives them. What is left on a node that does not
+        answer is unproven, and named with the node and what it still counts.
         """
         parsed = parse_handle(handle)
         if parsed is None:
             return Proof(gone=True)
-        return ending.end(self._client, *parsed, grace_seconds=grace_seconds)
+        return ending.end(self._client, *parsed, grace_seconds=None if saving else grace_seconds)
+
+    def scale(self, handle: str, workers: int) -> None:
+        """Another number of workers for an elastic gang, up to the preset's `max_workers`; see `scaling`."""
+        parsed = parse_handle(handle)
+        if parsed is None:
+            raise NotFound("no-such-job", f"The cluster has no job {handle}.")
+        scaling.scale(self._client, *parsed, workers)
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:  # noqa: ARG002 - nothing is kept
         """Delete the Job of an attempt that is over; its pods, Secret and PodGroup go with it."""
@@ -307,6 +327,27 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
 
 def _ignore(_: str) -> None:
     return
+
+
+@contextmanager
+def _patient() -> Iterator[None]:
+    """That the launcher may not do something is no fault of the job's, which waits and is told.
+
+    An API server that has just started knows no roles, and denies everything for a moment.
+    """
+    try:
+        yield
+    except SliceliftError as error:
+        if error.code != "cluster-denied":
+            raise
+        raise Unavailable(error.code, error.message, error.hint) from error
+
+
+def _unseen(status: JobStatus, why: SliceliftError | None) -> JobStatus:
+    """What was seen last of a job that cannot be followed now."""
+    if why is not None and why.code == "cluster-token":
+        return replace(status, reason=why.code, message=why.message)
+    return replace(status, reason="cluster-away", message=_AWAY)
 
 
 def _as_if_made(job: dict[str, Any]) -> dict[str, Any]:

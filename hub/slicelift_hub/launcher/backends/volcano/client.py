@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +22,8 @@ _CONNECT_SECONDS, _READ_SECONDS = 5.0, 30.0
 WATCH_SECONDS = 270
 _QUIET_SECONDS = 100.0
 _PAGE = 500
+_JSON = "application/json"
+_TYPES = {"PATCH": "application/json-patch+json"}
 
 
 class Gone(SliceliftError):
@@ -39,7 +41,7 @@ class Client:
         self._made: Any = None
 
     def get(self, path: str, **query: str) -> Answer:
-        """One object. Raises NotFound, `cluster-denied`, Unavailable."""
+        """One object. Raises NotFound, `cluster-denied`, Unavailable (also while its own token is not accepted)."""
         return self._call("GET", path, query=query)
 
     def find(self, path: str) -> Answer | None:
@@ -65,6 +67,10 @@ class Client:
         """The object as the API server has made it. Raises Conflict when the name is taken, Refused with its words."""
         query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         return self._call("POST", path, query=query, body=body)
+
+    def patch(self, path: str, changes: Sequence[Mapping[str, Any]]) -> Answer:
+        """The object after `changes`, a JSON patch. Raises NotFound, Refused with the server's words."""
+        return self._call("PATCH", path, body=list(changes))
 
     def delete(self, path: str, *, uid: str = "", grace_seconds: float | None = None) -> bool:
         """Have it deleted, what belongs to it too; whether it was there. `uid`: only if it is still that one."""
@@ -101,7 +107,7 @@ class Client:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> Answer:
         response = self._send(method, path, query=query or {}, body=body)
         with _network_errors():
@@ -113,7 +119,7 @@ class Client:
         path: str,
         *,
         query: Mapping[str, str],
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         read_seconds: float = _READ_SECONDS,
     ) -> Any:
         """The answer, open for reading; an error status is raised."""
@@ -124,11 +130,13 @@ class Client:
                 method,
                 path,
                 query_params=list(query.items()),
-                header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                header_params={"Accept": "application/json", "Content-Type": _TYPES.get(method, _JSON)},
                 body=body,
                 auth_settings=["BearerToken"],
             )
             response = api.call_api(*request, _request_timeout=(_CONNECT_SECONDS, read_seconds)).response
+            if response.status == 401:
+                self._renew(api)
             if response.status >= 400:
                 raise _make_error(response.status, _decode(response.read()), path)
         return response
@@ -138,6 +146,13 @@ class Client:
             if self._made is None:
                 self._made = _connect(self._kubeconfig, self._context)
             return self._made
+
+    def _renew(self, used: Any) -> None:
+        """The token of `used` is not accepted any more: its successor may lie where it came from."""
+        # of a file that is just being written nothing comes: the next refusal reads it again
+        with self._lock, suppress(Exception):
+            if self._made is used:
+                self._made = _connect(self._kubeconfig, self._context)
 
 
 class Watch:
@@ -246,7 +261,11 @@ def _make_error(code: int, status: Mapping[str, Any], path: str) -> SliceliftErr
         return Conflict("cluster-conflict", text)
     if code == 410 or status.get("reason") == "Expired":
         return Gone("watch-expired", text)
-    if code in (401, 403) and "denied the request" not in text and status.get("reason") != "Invalid":
+    if code == 401:
+        message = f"The cluster does not accept the launcher's own token: {text}."
+        hint = "Whoever runs the cluster must renew it in the launcher's kubeconfig; the launcher reads it again."
+        return Unavailable("cluster-token", message, hint)
+    if code == 403 and "denied the request" not in text and status.get("reason") != "Invalid":
         return _make_denied(code, text, path)
     if code in (429, 500, 502, 503, 504):
         return Unavailable(

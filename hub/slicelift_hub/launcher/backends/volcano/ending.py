@@ -23,17 +23,19 @@ _LOOK_SECONDS = 0.5
 _LOOKS = 2
 
 
-def end(client: Client, namespace: str, name: str, *, grace_seconds: float) -> Proof:
+def end(client: Client, namespace: str, name: str, *, grace_seconds: float | None) -> Proof:
     """Delete the job unless it is over, and wait for the proof: `grace_seconds` + 20 s at most. Safe to repeat.
 
-    Deleting needs no controller of Volcano's: Kubernetes itself collects the pods. Raises Unavailable.
+    None: the pods have the time of their template. Deleting needs no controller of Volcano's: Kubernetes itself collects
+    the pods. Raises Unavailable.
     """
     job = client.find(paths.jobs(namespace, name))
     alive = living_pods(client, namespace, name)
     if job is not None and raw_phase(job) not in OVER:
         client.delete(paths.jobs(namespace, name), uid=job["metadata"]["uid"])
-        _shorten(client, namespace, alive, grace_seconds)
-    left = _wait_gone(client, namespace, name, seconds=grace_seconds + _PATIENCE_SECONDS)
+        _end_pods(client, namespace, alive, grace_seconds)
+    patience = _own_grace(alive) if grace_seconds is None else grace_seconds
+    left = _wait_gone(client, namespace, name, seconds=patience + _PATIENCE_SECONDS)
     return Proof(
         gone=not left, killed=max(0, len(alive) - len(left)), left=tuple(_tell(client, pod) for pod in left)
     )
@@ -81,12 +83,19 @@ def sweep(client: Client, namespace: str, *, runtime: str, keep_seconds: float) 
     return deleted
 
 
-def _shorten(client: Client, namespace: str, pods: Collection[Object], grace_seconds: float) -> None:
+def _own_grace(pods: Collection[Object]) -> float:
+    """How long the pods may take to end, by their template."""
+    given = (float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0) for pod in pods)
+    return max(given, default=0.0)
+
+
+def _end_pods(client: Client, namespace: str, pods: Collection[Object], grace_seconds: float | None) -> None:
     """Give the pods no more time than asked; what the garbage collector deletes has the time of its template.
 
     Never none at all: the API server would forget a pod at once, whether or not its node has ended it.
     """
-    grace_seconds = max(1.0, grace_seconds)
+    if grace_seconds is not None:
+        grace_seconds = max(1.0, grace_seconds)
     for pod in pods:
         metadata = pod["metadata"]
         client.delete(

@@ -43,6 +43,7 @@ class Feed:
         self.path = path
         self.synced = threading.Event()
         self.broken_since: float | None = None
+        self.broken_by: SliceliftError | None = None
         self._client = client
         self._keep = keep
         self._owner_of = owner_of
@@ -85,8 +86,9 @@ class Feed:
                 pause = min(_LONGEST_PAUSE, pause * 2 or 0.25)
                 self._break(error)
             except SliceliftError as error:
-                # a kind that may not be read counts as empty: the sentences are poorer, jobs run all the same
-                pause = _DENIED_PAUSE
+                # a kind that may not be read counts as empty: the sentences are poorer, jobs run all the same.
+                # One that was read before is denied by an API server that has just started and knows no roles yet
+                pause = min(_LONGEST_PAUSE, pause * 2 or 0.25) if self._version else _DENIED_PAUSE
                 self._break(error)
                 self.synced.set()
             except Exception:  # noqa: BLE001 - a watch must go on, whatever an object looks like
@@ -94,6 +96,7 @@ class Feed:
                 self._version, pause = "", _LONGEST_PAUSE
 
     def _break(self, error: SliceliftError) -> None:
+        self.broken_by = error
         if self.broken_since is None and not self._stopping.is_set():
             self.broken_since = time.time()
             _log.warning("Following %s: %s", self.path, error)

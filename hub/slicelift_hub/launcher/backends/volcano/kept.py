@@ -25,7 +25,7 @@ def keep_job(job: Object) -> Kept:
     notes = job["metadata"].get("annotations") or {}
     metadata["annotations"] = {key: value for key, value in notes.items() if key.startswith(NOTE)}
     metadata["labels"] = dict(job["metadata"].get("labels") or {})
-    wanted = ("queue", "minAvailable", "maxRetry", "networkTopology")
+    wanted = ("queue", "minAvailable", "maxRetry", "networkTopology", "policies")
     state = _pick(status.get("state") or {}, "phase", "lastTransitionTime")
     return {
         "metadata": metadata,

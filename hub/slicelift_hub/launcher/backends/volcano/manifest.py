@@ -17,6 +17,7 @@ from slicelift_profiles.presets import Preset
 from slicelift_hub.launcher.backends.volcano.data import DATA
 from slicelift_hub.launcher.backends.volcano.names import (
     MANAGED_BY,
+    MOST_NOTE,
     NOTE,
     OURS,
     OWNER_LABEL,
@@ -49,7 +50,7 @@ _SERVICE_FLAGS = ["--publish-not-ready-addresses=true", "--disable-network-polic
 
 def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> dict[str, Any]:
     """The Volcano Job of an attempt. Raises Refused "bad-job-name" or "bad-image"."""
-    name = check_job_name(attempt.attempt_id, task=TASK, replicas=spec.workers)
+    name = check_job_name(attempt.attempt_id, task=TASK, replicas=most_workers(spec, preset))
     labels = make_labels(attempt)
     least = least_workers(spec)
     settings = preset.cluster
@@ -110,12 +111,15 @@ def make_request(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str
         "token": attempt.token,
         "cache": DATA,
         "checkpoints": f"{CHECKPOINTS}/{attempt.run_id}",
-        "nodes": spec.workers,
+        "nodes": most_workers(spec, preset),
         "min_nodes": least_workers(spec),
         "nproc": ranks_per_worker(spec, leased=False),
         "master": f"{name}-{TASK}-0.{name}",
         "master_port": MASTER_PORT,
         "grace_seconds": max(5, preset.cluster.grace_seconds - _SHIPPING_SECONDS),
+        **_make_check(spec, preset),
+        # a slice does not tell how busy it is
+        **({"watch_gpus": True} if preset.cluster.idle_minutes and spec.gpus_per_worker else {}),
         "spec": {**to_dict(spec), "python": interpreter(spec, preset.cluster)},
     }
 
@@ -151,6 +155,11 @@ def least_workers(spec: JobSpec) -> int:
     return spec.workers if spec.min_workers is None else max(1, min(spec.min_workers, spec.workers))
 
 
+def most_workers(spec: JobSpec, preset: Preset) -> int:
+    """Up to how many workers the gang can be scaled, which torchrun must know from the start."""
+    return max(spec.workers, preset.max_workers or 0) if is_elastic(spec) else spec.workers
+
+
 def _make_task(
     spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site, labels: dict[str, str]
 ) -> dict[str, Any]:
@@ -167,6 +176,12 @@ def _make_task(
     if preset.cluster.policies:
         task["policies"] = [dict(policy) for policy in preset.cluster.policies]
     return task
+
+
+def _make_check(spec: JobSpec, preset: Preset) -> dict[str, Any]:
+    """What the gang measures before it trains; one worker has no network, and an elastic gang nobody to wait for."""
+    wanted = bool(preset.cluster.check) and spec.workers > 1 and not is_elastic(spec)
+    return {"check": dict(preset.cluster.check)} if wanted else {}
 
 
 def _make_policies(*, elastic: bool) -> list[dict[str, Any]]:
@@ -187,6 +202,8 @@ def _make_notes(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str,
         "name": spec.name,
         "preset": preset.name,
     }
+    if is_elastic(spec):
+        notes[MOST_NOTE.removeprefix(NOTE)] = str(most_workers(spec, preset))
     if preset.cluster.max_hours is not None:
         notes["max-seconds"] = str(round(preset.cluster.max_hours * 3600))
     return {NOTE + key: note(value) for key, value in notes.items()}

@@ -14,6 +14,8 @@ OURS = "slicelift"
 RUN_LABEL = "slicelift.io/run"
 OWNER_LABEL = "slicelift.io/owner-hash"
 NOTE = "slicelift.io/"
+# up to how many workers an elastic gang may be scaled
+MOST_NOTE = "slicelift.io/most-workers"
 # Volcano's own
 JOB_NAME_LABEL = "volcano.sh/job-name"
 RETRY_ANNOTATION = "volcano.sh/job-retry-count"

@@ -33,6 +33,11 @@ def _doubts(spec: JobSpec, preset: Preset) -> list[str]:
             f"The gang starts as soon as {spec.min_workers} of its {spec.workers} workers have a place; batch size and "
             "steps must not depend on the number of workers."
         )
+    if is_elastic(spec) and preset.cluster.check:
+        doubts.append(
+            f"The network between the workers is not checked, as the preset {preset.name} would have it: who belongs to an "
+            "elastic gang changes."
+        )
     return doubts
 
 

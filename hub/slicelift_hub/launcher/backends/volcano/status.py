@@ -39,10 +39,12 @@ def fold(picture: Picture) -> JobStatus:
     if phase in OVER:
         return _ended(picture, phase)
     if phase in ("Aborting", "Terminating", "Completing", "Restarting"):
-        return _make(picture, Status.STARTING, phase=phase)
+        return _leaving(picture, phase)
     if phase not in ("Pending", "Running"):
         message = f"Volcano gives the job the phase {phase}, which this launcher does not know."
         return _make(picture, Status.UNKNOWN, phase=phase, reason="unknown-phase", message=message)
+    if phase == "Running" and len(picture.pods) < picture.least:
+        return _thinned(picture, phase)
     if picture.placed < picture.least:
         return _waits(picture, phase)
     return _placed(picture, phase)
@@ -59,7 +61,8 @@ def restarts(job: Object) -> int:
     In an elastic gang single workers are replaced, and the gang goes on.
     """
     spec = job["spec"]
-    if int(spec["minAvailable"]) < sum(int(task["replicas"]) for task in spec["tasks"]):
+    replaced = any(policy.get("action") == "RestartPod" for policy in spec.get("policies") or ())
+    if replaced or int(spec["minAvailable"]) < sum(int(task["replicas"]) for task in spec["tasks"]):
         return 0
     counted = int(job.get("status", {}).get("retryCount") or 0)
     return max(0, min(counted, int(spec["maxRetry"]) - 1))
@@ -91,15 +94,46 @@ def _waits(picture: Picture, phase: str) -> JobStatus:
     return JobStatus(**{**vars(found), "position": why.position})
 
 
-def _placed(picture: Picture, phase: str) -> JobStatus:
-    lost = lost_pods(picture)
+def _thinned(picture: Picture, phase: str) -> JobStatus:
+    """It ran, and lost pods: a matter of a second, unless Volcano's controller is away. It does not wait for a place."""
+    gone = picture.replicas - len(picture.pods)
+    message = f"The gang lacks {gone} of its {picture.replicas} workers, and the cluster has not started it again yet."
+    return _make(picture, Status.STARTING, phase=phase, reason="worker-gone", message=message)
+
+
+def _leaving(picture: Picture, phase: str) -> JobStatus:
+    """Its pods are being ended. For a new start the gang has given its place back, and waits again from here on.
+
+    The failure at which Volcano gives up also leads through Restarting, and begins nothing.
+    """
+    counted = int(picture.job.get("status", {}).get("retryCount") or 0)
+    again = phase == "Restarting" and 0 < restarts(picture.job) == counted
+    status = Status.WAITING if again else Status.STARTING
+    lost = _lost_words(picture)
     if lost:
-        names = sorted({str(pod["spec"]["nodeName"]) for pod, _ in lost})
-        held = held_words([pod for pod, _ in lost])
-        counted = f"; {held} there still count as used" if held else ""
-        message = f"Node {', '.join(names)} does not answer, with {len(lost)} of {picture.replicas} workers on it{counted}."
+        return _make(picture, status, phase=phase, reason="node-lost", message=lost)
+    if not again:
+        return _make(picture, status, phase=phase)
+    message = "The cluster starts the gang again; its former workers end first."
+    return _make(picture, status, phase=phase, reason="restarting", message=message)
+
+
+def _lost_words(picture: Picture) -> str:
+    """On which nodes that do not answer the job has workers; "" for none."""
+    lost = lost_pods(picture)
+    if not lost:
+        return ""
+    names = sorted({str(pod["spec"]["nodeName"]) for pod, _ in lost})
+    held = held_words([pod for pod, _ in lost])
+    counted = f"; {held} there still count as used" if held else ""
+    return f"Node {', '.join(names)} does not answer, with {len(lost)} of {picture.replicas} workers on it{counted}."
+
+
+def _placed(picture: Picture, phase: str) -> JobStatus:
+    lost = _lost_words(picture)
+    if lost:
         status = Status.RUNNING if phase == "Running" else Status.STARTING
-        return _make(picture, status, phase=phase, reason="node-lost", message=message)
+        return _make(picture, status, phase=phase, reason="node-lost", message=lost)
     trouble = pod_trouble(picture)
     if trouble is not None:
         return _make(picture, Status.STARTING, phase=phase, reason=trouble.reason, message=trouble.message)

@@ -192,8 +192,10 @@ def _quota(picture: Picture) -> Why | None:
     if short is None or picture.placed >= picture.least:
         return None
     amount, total = phrase(short.resource, short.needed), phrase(short.resource, short.total)
-    have = f"{_plain(short.resource, short.free)} of its {total} {_are(short.free)} free"
-    lack = _plain(short.resource, short.needed - short.free)
+    # of a quota that was cut while it was in use, more is given out than there is
+    free = max(0.0, short.free)
+    have = f"{_plain(short.resource, free)} of its {total} {_are(free)} free"
+    lack = _plain(short.resource, short.needed - free)
     head = f"Queue {short.queue} is full: {_gang(picture.job)} needs {amount}, {have}, {lack} too few"
     return _in_turn(picture, "quota-full", head, short)
 

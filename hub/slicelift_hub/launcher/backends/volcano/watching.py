@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from slicelift.errors import SliceliftError
+
 from slicelift_hub.launcher.backends.volcano import kept, paths
 from slicelift_hub.launcher.backends.volcano.client import Client
 from slicelift_hub.launcher.backends.volcano.feeds import Feed, Kept, wait_synced
@@ -120,11 +122,12 @@ class Watching:
         with self._lock:
             return sorted(self._rooms)
 
-    def broken_since(self, namespace: str) -> float | None:
-        """Since when the jobs of a namespace cannot be followed; None while they can."""
+    def broken(self, namespace: str) -> tuple[float, SliceliftError | None] | None:
+        """(since when the jobs of a namespace cannot be followed, why); None while they can."""
         room = self._rooms.get(namespace)
-        times = [feed.broken_since for feed in (room.jobs, room.pods) if feed.broken_since] if room else []
-        return min(times, default=None)
+        feeds = (room.jobs, room.pods) if room else ()
+        found = [(feed.broken_since, feed.broken_by) for feed in feeds if feed.broken_since is not None]
+        return min(found, key=lambda pair: pair[0], default=None)
 
     def stop(self) -> None:
         """End all threads; returns at once."""

@@ -1,100 +1,25 @@
 """Drills: a fault while a job runs or waits. Ten seconds after its end kubectl, ledger and card agree, then MLflow, too.
 
-And nothing is lost: every step that the program was to make is there, in the ledger and in MLflow.
+And nothing is lost: every step that the program was to make is there, in the ledger and in MLflow. These are the quick ones,
+which run every time; those in the modules beside it take a minute and more each.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import launching
 import oracle
 import pytest
 from bed import kit
-from bed.cluster import Cluster
 from bed.kit import Api
-from launching import Launcher
+from scenes import STEPS, Scene
 from slicelift.errors import Refused
-from slicelift.models import RunView, Status
+from slicelift.models import Status
 from slicelift.sentences import sentence
 
-SLICE = "nvidia.com/mig-1g.10gb"
-STEPS = 40
-# every rank for itself, rank 0 saves: nothing of it costs anything but the start
-PROGRAM = f"""
-import time
-import slicelift
-
-if __name__ == "__main__":
-    found = slicelift.resume()
-    for step in range(found[1] if found else 0, {STEPS}):
-        time.sleep(0.25)
-        slicelift.log(step=step, done=float(step + 1))
-        slicelift.checkpoint({{"done": step + 1}}, step=step + 1)
-"""
-# two pods have to import torch on two cores
-START_SECONDS = 150.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scene:
-    """A launcher with MLflow, a namespace with a claim for checkpoints, a queue with one slice."""
-
-    api: Api
-    bed: Cluster
-    launcher: Launcher
-    namespace: str
-    queue: str
-
-    def submit(self, **asked: object) -> str:
-        """The program on CPUs; its run id."""
-        return self.launcher.submit(PROGRAM, **{"workers": 1, "queue": self.queue, **asked})
-
-    def under_way(self, **asked: object) -> str:
-        """The same, once it has made some steps."""
-        run = self.submit(**asked)
-        self.until(run, lambda view: view.latest.get(oracle.METRIC, (0, 0.0))[0] >= 3)
-        return run
-
-    def until(self, run: str, check: Callable[[RunView], bool], *, seconds: float = START_SECONDS) -> RunView:
-        """The first view that meets it."""
-        return self.launcher.until(run, check, seconds=seconds)
-
-    def agree(self, run: str, *, seconds: float = oracle.SECONDS) -> RunView:
-        """The card, once all four tell the same."""
-        return oracle.agree(
-            self.bed, self.launcher, run, namespace=self.namespace, queue=self.queue, seconds=seconds
-        )
-
-    def finish(self, run: str) -> RunView:
-        """Its end, with every step of the program in ledger and MLflow."""
-        self.until(run, lambda view: view.status.terminal)
-        view = self.agree(run)
-        story = oracle.look(self.bed, self.launcher, run, namespace=self.namespace, queue=self.queue)
-        assert (view.status, set(story.exported)) == (Status.FINISHED, set(range(STEPS))), sentence(view)
-        # what was logged after the last checkpoint of an attempt is done again by the next one
-        assert len(story.exported) <= STEPS + view.attempt - 1
-        return view
-
-
-@pytest.fixture(scope="module")
-def scene(api: Api, bed: Cluster, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    home = tmp_path_factory.mktemp("drills") / "home"
-    with (
-        kit.queue(api, share={SLICE: "1"}) as queue,
-        kit.namespace(api) as here,
-        launching.checkpoints(api, bed, here) as claim,
-        launching.serving(home, bed, namespace=here, image=image, claim=claim, tracker="mlflow") as launcher,
-    ):
-        yield Scene(api=api, bed=bed, launcher=launcher, namespace=here, queue=queue)
-
-
-@pytest.fixture
-def namespace(scene: Scene) -> str:
-    """For the report of a failure."""
-    return scene.namespace
+# the first one may wait for the bed and the image
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_worker_is_killed(scene: Scene, api: Api, namespace: str) -> None:
@@ -106,7 +31,7 @@ def test_a_worker_is_killed(scene: Scene, api: Api, namespace: str) -> None:
     first, second = scene.launcher.client.attempts(run)
     assert (first["status"], second["status"]) == ("FAILED", "FINISHED")
     assert first["reason"] == "worker-lost"
-    _check_the_oracle(oracle.look(scene.bed, scene.launcher, run, namespace=namespace, queue=scene.queue))
+    _check_the_oracle(scene.look(run))
 
 
 def test_a_pod_is_evicted(scene: Scene, api: Api, namespace: str) -> None:
@@ -119,7 +44,7 @@ def test_a_pod_is_evicted(scene: Scene, api: Api, namespace: str) -> None:
     scene.agree(run)
     assert scene.finish(run).attempt == 2
     # what rank 0 had logged when it was told to end is saved: no step is made twice
-    story = oracle.look(scene.bed, scene.launcher, run, namespace=namespace, queue=scene.queue)
+    story = scene.look(run)
     assert sorted(story.steps) == list(range(STEPS))
 
 

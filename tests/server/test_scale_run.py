@@ -1,0 +1,83 @@
+"""Scale over HTTP: who may, what the backend is asked, what the ledger keeps. A backend that queues by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from slicelift.errors import Conflict, Refused, UserError
+from slicelift.models import Status
+
+
+@pytest.fixture(scope="module")
+def queueing(make_launcher: Any) -> Iterator[Any]:
+    launcher = make_launcher("--backend", "steered.Placed").start()
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture
+def run(queueing: Any, tools: Any) -> Iterator[Any]:
+    """An elastic run of two workers, which needs one."""
+    view = queueing.submit(workers=2, min_workers=1)
+    tools.wait_for(lambda: queueing.client.job(view.run_id).handle)
+    yield queueing.client.job(view.run_id)
+    queueing.client.cancel(view.run_id)
+
+
+def test_the_run_has_another_number_of_workers_and_its_history_says_by_whom(queueing: Any, run: Any) -> None:
+    scaled = queueing.client.scale(run.run_id, 4)
+    assert (scaled.spec.workers, scaled.attempt, scaled.status) == (4, run.attempt, run.status)
+    assert queueing.lines("scales.log")[-1] == f"{run.handle}=4"
+    told = scaled.history[-1]
+    assert told.reason == "scaled"
+    assert told.message == f"scaled from 2 to 4 by {run.owner}"
+    # the new workers' agents are listened to
+    agent = queueing.agent(run)
+    assert agent.post("state", {"state": "preparing", "node": 3, "nodes": 4}).status_code == 200
+    # the same number again asks the cluster again, and is no event
+    assert queueing.client.scale(run.run_id, 4).history == queueing.client.job(run.run_id).history
+    assert queueing.lines("scales.log")[-2:] == [f"{run.handle}=4"] * 2
+
+
+def test_what_the_cluster_refuses_is_taken_back(queueing: Any, run: Any) -> None:
+    with pytest.raises(Refused, match="13 workers"):
+        queueing.client.scale(run.run_id, 13)
+    assert queueing.client.job(run.run_id).spec.workers == 2
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_fewer_than_the_least_are_refused_before_the_cluster_is_asked(
+    queueing: Any, run: Any, workers: int
+) -> None:
+    before = queueing.lines("scales.log")
+    with pytest.raises(Refused) as refusal:
+        queueing.client.scale(run.run_id, workers)
+    assert (refusal.value.code, queueing.lines("scales.log")) == ("bad-workers", before)
+
+
+def test_a_fixed_gang_and_a_run_that_is_over_keep_their_workers(queueing: Any, run: Any, tools: Any) -> None:
+    fixed = queueing.submit(workers=2)
+    tools.wait_for(lambda: queueing.client.job(fixed.run_id).handle)
+    with pytest.raises(Refused) as refusal:
+        queueing.client.scale(fixed.run_id, 1)
+    assert refusal.value.code == "not-elastic"
+    queueing.client.cancel(fixed.run_id)
+    queueing.client.cancel(run.run_id)
+    assert queueing.client.job(run.run_id).status == Status.KILLED
+    with pytest.raises(Conflict) as over:
+        queueing.client.scale(run.run_id, 1)
+    assert over.value.code == "run-over"
+
+
+def test_a_body_without_a_whole_number_is_refused(queueing: Any, run: Any) -> None:
+    with pytest.raises(UserError) as refusal:
+        queueing.client.scale(run.run_id, 1.5)
+    assert refusal.value.code == "bad-body"
+
+
+def test_a_promotion_that_is_sent_again_after_a_scale_is_the_same_run(queueing: Any, run: Any) -> None:
+    queueing.client.scale(run.run_id, 3)
+    again = queueing.client.submit(run.promotion_id, run.spec)
+    assert (again.run_id, again.spec.workers) == (run.run_id, 3)
