@@ -12,11 +12,11 @@ from bed.kit import Api
 from launching import Launcher
 from slicelift.models import Status
 
+pytestmark = pytest.mark.drill
+
 PROGRAM = """
 import time
 import slicelift, torch, torch.distributed as dist
-
-pytestmark = pytest.mark.drill
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
