@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slicelift.backends.local import Local
 from slicelift.errors import SliceliftError
 from slicelift_hub import homes, isolation
 from slicelift_hub.launcher.backend import make_backend
 from slicelift_hub.system_users import remove_all, system_user
+from traitlets.config import Config
 
 pytestmark = pytest.mark.needs_root
 
@@ -181,9 +183,8 @@ def test_the_demos_data_is_seen_where_its_clone_is_not(
     attempt = home / "attempts" / "r-demo-1"
     clone.chmod(0o700)
     monkeypatch.setattr(homes, "shipped_demo", lambda: clone / "notebooks")
-    backend = make_backend(
-        "slicelift.backends.local.Local", home, apart="always", under_hub=True, network="own", visible=()
-    )
+    words: dict[str, Any] = {"apart": "always", "under_hub": True, "network": "own", "visible": ()}
+    backend = make_backend(Local, home, config=Config(), **words)
     script = f"cat {clone}/remote/object; cat {clone}/secret; echo x > {clone}/remote/new"
     enclosure: Any = getattr(backend, "_enclosure")  # noqa: B009 - not part of what a backend promises
     command = enclosure.agent_command(
