@@ -33,13 +33,31 @@ def account(api: Api, name: str, *, namespace: str, folder: Path) -> Iterator[Pa
     for body in bodies:
         _apply(api, body, namespace)
     try:
-        yield _kubeconfig(api, folder / f"{name}.kubeconfig", own, namespace)
+        yield kubeconfig(api, folder / f"{name}.kubeconfig", account=own, namespace=namespace)
     finally:
         for body in bodies:
             if body["kind"] == "ClusterRoleBinding":
                 rbac.delete_cluster_role_binding(body["metadata"]["name"])
             if body["kind"] == "ClusterRole":
                 rbac.delete_cluster_role(body["metadata"]["name"])
+
+
+def kubeconfig(api: Api, path: Path, *, account: str, namespace: str) -> Path:
+    """A kubeconfig of a service account, with a token of an hour."""
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    made = api.core.create_namespaced_service_account_token(account, namespace, asked)
+    settings = api.raw.configuration
+    cluster = {"server": settings.host, "certificate-authority": str(settings.ssl_ca_cert)}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": made.status.token}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path.write_text(yaml.safe_dump(body))
+    return path
 
 
 def _renamed(text: str, name: str, own: str, namespace: str) -> str:
@@ -56,21 +74,3 @@ def _apply(api: Api, body: dict[str, Any], namespace: str) -> None:
         api.core.patch_namespaced_service_account(name, namespace, body)
     else:
         utils.create_from_dict(api.raw, body, namespace=namespace)
-
-
-def _kubeconfig(api: Api, path: Path, account: str, namespace: str) -> Path:
-    """With a token of an hour."""
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    made = api.core.create_namespaced_service_account_token(account, namespace, asked)
-    settings = api.raw.configuration
-    cluster = {"server": settings.host, "certificate-authority": str(settings.ssl_ca_cert)}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": made.status.token}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    path.write_text(yaml.safe_dump(body))
-    return path

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import accounts
 import httpx
 import pytest
 import yaml
@@ -98,7 +99,7 @@ def launcher(api: Api, namespace: str, home: str, tmp_path: Path) -> Iterator[La
         for body in yaml.safe_load_all((RBAC / file).read_text())
     ]
     made = [undo for body in bodies if (undo := _create(api, body, namespace))]
-    path = _kubeconfig(
+    path = accounts.kubeconfig(
         api, tmp_path / "launcher.kubeconfig", account=f"slicelift-launcher-{suffix}", namespace=home
     )
     clients = kit.connect(path)
@@ -109,7 +110,9 @@ def launcher(api: Api, namespace: str, home: str, tmp_path: Path) -> Iterator[La
 
 
 def test_the_rights_are_those_listed_here_and_no_more(api: Api, launcher: Launcher, tmp_path: Path) -> None:
-    nobody = kit.connect(_kubeconfig(api, tmp_path / "nobody", account="default", namespace=launcher.home))
+    nobody = kit.connect(
+        accounts.kubeconfig(api, tmp_path / "nobody", account="default", namespace=launcher.home)
+    )
     anyone = _rights(nobody, launcher.jobs)
     assert _rights(launcher.api, launcher.jobs) - anyone == OF_THE_CLUSTER | OF_A_NAMESPACE
     for elsewhere in (launcher.home, "kube-system", "default"):
@@ -213,7 +216,7 @@ def test_what_users_start_has_no_token_of_the_cluster(api: Api, launcher: Launch
     spec = {"containers": [{"name": "c", "image": "registry.example/none:1"}], "schedulerName": "nobody"}
     made = api.core.create_namespaced_pod(launcher.jobs, {"metadata": {"name": "forgetful"}, "spec": spec})
     assert not made.spec.volumes
-    path = _kubeconfig(api, tmp_path / "user", account="default", namespace=launcher.jobs)
+    path = accounts.kubeconfig(api, tmp_path / "user", account="default", namespace=launcher.jobs)
     user = kit.connect(path)
     for attempt in (
         lambda: user.core.list_namespaced_pod(launcher.jobs),
@@ -324,24 +327,6 @@ def _create(api: Api, body: dict[str, Any], namespace: str) -> Callable[[], Any]
     else:
         api.core.create_namespaced_service_account(here, body)
     return None
-
-
-def _kubeconfig(api: Api, path: Path, *, account: str, namespace: str) -> Path:
-    """A kubeconfig of a service account, with a token of an hour."""
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    made = api.core.create_namespaced_service_account_token(account, namespace, request)
-    settings = api.raw.configuration
-    cluster = {"server": settings.host, "certificate-authority": str(settings.ssl_ca_cert)}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": made.status.token}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    path.write_text(yaml.safe_dump(body))
-    return path
 
 
 def _rights(api: Api, namespace: str) -> set[Right]:

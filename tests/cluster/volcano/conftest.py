@@ -189,9 +189,10 @@ def bench(make_bench: Callable[..., Bench]) -> Bench:
 
 
 def _ready(api: Api) -> set[str]:
-    """Nodes whose kubelets answer."""
+    """Nodes whose kubelets answer, and from which Kubernetes has taken the mark of a new node: that comes later."""
     return {
         node.metadata.name
         for node in api.core.list_node(label_selector="type=kwok").items
         if any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ())
+        and not any(taint.key.startswith("node.kubernetes.io/") for taint in node.spec.taints or ())
     }

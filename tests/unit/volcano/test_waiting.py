@@ -156,9 +156,12 @@ def test_the_cluster_is_too_small(scene: Any) -> None:
 def test_a_cluster_without_a_node_that_takes_pods(scene: Any) -> None:
     scene.add_node("a", ready=False)
     scene.add_node("b", cordoned=True)
+    scene.add_node("c")
+    full = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}
+    scene.nodes[-1]["spec"]["taints"] = [full]
     assert why(scene) == (
         "nodes-closed",
-        "None of the cluster's 2 nodes takes pods: they do not answer or are cordoned.",
+        "None of the cluster's 3 nodes takes pods: they do not answer, are cordoned, or have run out of memory or disk.",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from slicelift.backends.base import Attempt, ranks_per_worker
@@ -82,20 +83,32 @@ def make_secret(job: dict[str, Any], spec: JobSpec, attempt: Attempt, *, preset:
 
     It is the job's, and goes with it.
     """
-    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
-    request = json.dumps(make_request(spec, attempt, preset=preset)).encode()
+    return make_secret_of(
+        job, "agent.json", make_request(spec, attempt, preset=preset), labels=make_labels(attempt)
+    )
+
+
+def make_secret_of(
+    job: Mapping[str, Any],
+    key: str,
+    content: Mapping[str, Any],
+    *,
+    labels: Mapping[str, str],
+    api: str = API,
+) -> dict[str, Any]:
+    """A Secret of the job's name that goes with it, with `content` as JSON under `key`; `api`: of the job."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
         "immutable": True,
         "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": make_labels(attempt),
-            "ownerReferences": [make_reference(job)],
+            "name": job["metadata"]["name"],
+            "namespace": job["metadata"]["namespace"],
+            "labels": dict(labels),
+            "ownerReferences": [make_reference(job, api=api)],
         },
-        "data": {"agent.json": base64.b64encode(request).decode()},
+        "data": {key: base64.b64encode(json.dumps(content).encode()).decode()},
     }
 
 
@@ -144,10 +157,10 @@ def make_labels(attempt: Attempt) -> dict[str, str]:
     }
 
 
-def make_reference(job: dict[str, Any]) -> dict[str, Any]:
-    """That something belongs to the job and goes with it."""
+def make_reference(job: Mapping[str, Any], *, api: str = API) -> dict[str, Any]:
+    """That something belongs to the job and goes with it. `api` is the job's: objects of a list do not say it."""
     identity = {"name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
-    return {"apiVersion": API, "kind": "Job", **identity, "controller": True, "blockOwnerDeletion": False}
+    return {"apiVersion": api, "kind": "Job", **identity, "controller": True, "blockOwnerDeletion": False}
 
 
 def least_workers(spec: JobSpec) -> int:

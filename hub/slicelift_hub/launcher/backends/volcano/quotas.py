@@ -158,8 +158,13 @@ def is_leaf(name: str, queues: Mapping[str, Object]) -> bool:
 
 
 def is_usable(node: Object) -> bool:
-    """Whether the node takes pods: ready and not cordoned."""
-    return is_ready(node) and not node.get("spec", {}).get("unschedulable", False)
+    """Whether the node takes pods: ready, not cordoned, and not closed by Kubernetes itself, as one without room on its disk."""
+    spec = node.get("spec", {})
+    closed = any(
+        taint.get("effect") in ("NoSchedule", "NoExecute") and taint["key"].startswith("node.kubernetes.io/")
+        for taint in spec.get("taints") or ()
+    )
+    return is_ready(node) and not spec.get("unschedulable", False) and not closed
 
 
 def is_ready(node: Object) -> bool:

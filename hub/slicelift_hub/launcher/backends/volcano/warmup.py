@@ -5,7 +5,6 @@ A plain Job of Kubernetes on CPUs, outside of Volcano's queues: it asks for noth
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from slicelift_hub.launcher.backends.volcano.data import (
     claim_volume,
     data_key,
 )
+from slicelift_hub.launcher.backends.volcano.manifest import make_secret_of
 from slicelift_hub.launcher.backends.volcano.names import (
     MANAGED_BY,
     NOTE,
@@ -48,6 +48,7 @@ from slicelift_hub.launcher.backends.volcano.worker import (
 )
 
 CONTAINER = "warm-up"
+_API = "batch/v1"
 SCRATCH = "/slicelift/scratch"
 # of exit codes, ours that says: trying again cannot help
 _HOPELESS = 78
@@ -85,7 +86,7 @@ def make_warm_up(
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     ]
     return {
-        "apiVersion": "batch/v1",
+        "apiVersion": _API,
         "kind": "Job",
         "metadata": {
             "name": name,
@@ -111,21 +112,7 @@ def make_warm_up_secret(job: Object, ref: DataRef, spec: JobSpec, attempt: Attem
         "spec": to_dict(spec),
         "ref": to_dict(ref),
     }
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "blockOwnerDeletion": False, "controller": True}
-    owner |= {"name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "type": "Opaque",
-        "immutable": True,
-        "metadata": {
-            "name": job["metadata"]["name"],
-            "namespace": job["metadata"]["namespace"],
-            "labels": _labels(ref, attempt),
-            "ownerReferences": [owner],
-        },
-        "data": {"warmup.json": base64.b64encode(json.dumps(request).encode()).decode()},
-    }
+    return make_secret_of(job, "warmup.json", request, labels=_labels(ref, attempt), api=_API)
 
 
 def read_warm_up(job: Object, pods: Iterable[Object], *, now: float) -> WarmUp:
