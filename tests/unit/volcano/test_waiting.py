@@ -153,7 +153,7 @@ def test_a_cluster_without_a_node_that_takes_pods(scene: Any) -> None:
     scene.nodes[-1]["spec"]["taints"] = [full]
     assert why(scene) == (
         "nodes-closed",
-        "None of the cluster's 3 nodes takes pods: they do not answer, are cordoned, or have run out of memory or disk.",
+        "None of the cluster's 3 nodes takes pods: they do not answer, are cordoned, or are out of memory or disk.",
     )
 
 

@@ -248,7 +248,8 @@ def _never_fits(picture: Picture) -> Why | None:
 def _none_open(picture: Picture) -> Why:
     usable = sum(1 for node in picture.nodes if is_usable(node))
     if not usable:
-        message = f"None of the cluster's {count(len(picture.nodes), 'node')} takes pods: they do not answer, are cordoned, or have run out of memory or disk."
+        nodes = count(len(picture.nodes), "node")
+        message = f"None of the cluster's {nodes} takes pods: they do not answer, are cordoned, or are out of memory or disk."
     else:
         message = (
             f"None of the cluster's {count(usable, 'node')} is open to this job: its preset asks for others."
