@@ -25,6 +25,8 @@ SAMPLES = [
     "/jobs",
     "/jobs/r-aaaaaaaaaaaa",
     "/jobs/r-aaaaaaaaaaaa/cancel",
+    "/jobs/r-aaaaaaaaaaaa/suspend",
+    "/jobs/r-aaaaaaaaaaaa/scale",
     "/jobs/r-aaaaaaaaaaaa/retry",
     "/jobs/r-aaaaaaaaaaaa/attempts",
     "/jobs/r-aaaaaaaaaaaa/series",

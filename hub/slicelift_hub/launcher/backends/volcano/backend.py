@@ -40,10 +40,10 @@ _FURNISHED_SECONDS = 600.0
 _AWAY = "The cluster's API server does not answer; the job goes on meanwhile."
 # what passes -> the word and the sentence for its end
 _RETURNS = {
-    "node-lost": ("node-back", "All nodes of the job answer again."),
-    "cluster-away": ("cluster-back", "The cluster's API server answers again."),
-    "cluster-token": ("cluster-back", "The cluster accepts the launcher's token again."),
-    "worker-gone": ("worker-back", "The gang has the workers again that it needs."),
+    "node-lost": Why(reason="node-back", message="All nodes of the job answer again."),
+    "cluster-away": Why(reason="cluster-back", message="The cluster's API server answers again."),
+    "cluster-token": Why(reason="cluster-back", message="The cluster accepts the launcher's token again."),
+    "worker-gone": Why(reason="worker-back", message="The gang has the workers again that it needs."),
 }
 # what no waiting mends; nodes that are too small or too few may yet be added
 _CANNOT = ("queue-missing", "queue-closed", "queue-not-leaf", "quota-too-small")
@@ -295,8 +295,8 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         # another attempt's card knows nothing of it
         if not reason or status.status.terminal or status.message or status.restarts != restarts:
             return status
-        back, message = _RETURNS[reason]
-        return replace(status, reason=back, message=message)
+        back = _RETURNS[reason]
+        return replace(status, reason=back.reason, message=back.message)
 
     def _preset(self, spec: JobSpec) -> Preset:
         try:
