@@ -39,6 +39,7 @@ BENCHMARKS = {
     "card": "from the log call to the pixel, and a card's first paint",
     "spawn": "from the click on Start to a usable JupyterLab, through the hub",
     "gangs": "gangs on a cluster against bare Volcano Jobs: submit to running, hundreds at once, how late the status is",
+    "data": "bytes that leave a DVC remote for a gang of four pods on a test cluster",
     "deadlock": "ten gangs of eight on forty GPUs: default scheduler, bare Volcano, ours (on a test cluster)",
     "up": "`slicelift up`, warm, to the first metric",
 }

@@ -203,7 +203,13 @@ def upload(client: Client, program: str, **asked: Any) -> JobSpec:
     if client.offer_snapshot(snapshot):
         client.send_blobs(iter([blob]))
         client.offer_snapshot(snapshot)
+    return make_spec(program, **asked)
+
+
+def make_spec(program: str, **asked: Any) -> JobSpec:
+    """Of a job with a program that the store has."""
     place = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": f"{sys.prefix}/bin/python"}
+    snapshot, _ = make_snapshot(program)
     return JobSpec(snapshot_id=snapshot.id, **{"name": "demo", "preset": "torch", **place, **asked})
 
 
