@@ -228,7 +228,12 @@ def _select(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
     if not database.exists():
         return []
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
-        return [tuple(row) for row in connection.execute(query, values)]
+        try:
+            return [tuple(row) for row in connection.execute(query, values)]
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise
+            return []  # MLflow still makes its tables while the launcher serves already
 
 
 def _select_postgresql(address: str, query: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -52,7 +52,8 @@ def away(bed: Cluster, *programs: str) -> Iterator[None]:
 
 def test_etcd_and_the_api_server_are_restarted(scene: Scene, api: Api, namespace: str) -> None:
     """What runs goes on; a submit meanwhile is taken and waits with the reason; both come to their end."""
-    run = scene.under_way(workers=2)
+    # it outlives the outage: Volcano's controller takes half a minute to find the API server again
+    run = scene.under_way(PROGRAM.replace("sleep(0.25)", "sleep(1.5)"), workers=2)
     with away(scene.bed, "kube-apiserver", "etcd"):
         late = scene.submit()
         view = scene.until(late, lambda view: view.reason == "cluster-away", seconds=30)
