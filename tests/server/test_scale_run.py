@@ -21,7 +21,7 @@ def queueing(make_launcher: Any) -> Iterator[Any]:
 def run(queueing: Any, tools: Any) -> Iterator[Any]:
     """An elastic run of two workers, which needs one."""
     view = queueing.submit(workers=2, min_workers=1)
-    tools.wait_for(lambda: queueing.client.job(view.run_id).handle)
+    tools.wait_for(lambda: queueing.client.job(view.run_id).status is Status.STARTING)
     yield queueing.client.job(view.run_id)
     queueing.client.cancel(view.run_id)
 
