@@ -75,8 +75,8 @@ class RunRows(Rows):
             last = _last_attempt(connection, owner, run_id)
             return _ask_to_end(connection, last, reason)
 
-    def scale(self, owner: str, run_id: str, workers: int, *, who: str) -> int:
-        """A run that is under way has that many workers from now on; how many it had. Its history tells who changed that.
+    def scale(self, owner: str, run_id: str, workers: int) -> None:
+        """A run that is under way is to have that many workers from now on; `scaled` or `unscale` says how that went.
 
         Raises `run-over` for one that is over or is being ended.
         """
@@ -84,14 +84,22 @@ class RunRows(Rows):
             last = _last_attempt(connection, owner, run_id)
             if last.status.terminal or last.cancel:
                 raise Conflict("run-over", f"{run_id} is over, or is being ended.", _AN_END)
-            before = last.spec.workers
-            if workers != before:
-                spec = dumps(to_dict(replace(last.spec, workers=workers)))
-                connection.execute(update(runs).where(runs.c.run_id == run_id).values(spec=spec))
-                message = f"scaled from {before} to {workers} by {who}"
-                told = JobStatus(status=last.status, reason="scaled", message=message)
-                remember(connection, run_id, attempt=last.attempt, status=told)
-            return before
+            _set_workers(connection, last, workers)
+
+    def scaled(self, owner: str, run_id: str, workers: int, *, before: int, who: str) -> None:
+        """The cluster has taken the new number: the run's history tells it, and who wanted it."""
+        with self.writing() as connection:
+            last = _last_attempt(connection, owner, run_id)
+            message = f"scaled from {before} to {workers} by {who}"
+            told = JobStatus(status=last.status, reason="scaled", message=message)
+            remember(connection, run_id, attempt=last.attempt, status=told)
+
+    def unscale(self, owner: str, run_id: str, workers: int, *, before: int) -> None:
+        """The cluster has not taken it: the run has as many as before, unless it was scaled once more since."""
+        with self.writing() as connection:
+            last = _last_attempt(connection, owner, run_id)
+            if last.spec.workers == workers:
+                _set_workers(connection, last, before)
 
     def cancel_started(self, *, reason: str) -> list[AttemptRow]:
         """Ask for the end of everything that holds a lease; jobs that wait go on waiting."""
@@ -232,6 +240,11 @@ def _must_be_same(known: Row[Any], owner: str, text: str) -> None:
     raise Conflict(
         "promotion-differs", message, "A changed job is a new promotion: submit it under a new id."
     )
+
+
+def _set_workers(connection: Connection, row: AttemptRow, workers: int) -> None:
+    spec = dumps(to_dict(replace(row.spec, workers=workers)))
+    connection.execute(update(runs).where(runs.c.run_id == row.run_id).values(spec=spec))
 
 
 def _last_attempt(connection: Connection, owner: str, run_id: str) -> AttemptRow:
