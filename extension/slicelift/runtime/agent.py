@@ -228,7 +228,7 @@ class Agent:
         with suppress(ImportError):
             from slicelift.runtime.gpus import GpuWatch, make_reader
 
-            self._gpus = GpuWatch(make_reader())
+            self._gpus = GpuWatch(make_reader)
             self._gpus.start()
 
     def _shipping(self) -> Shipper:
@@ -309,7 +309,7 @@ class Agent:
         self._was_full = self._was_full or free < _LOW_DISK_BYTES
         self._report.update(ranks=self._gang.ranks(), message=low if free < _LOW_DISK_BYTES else "")
         if self._gpus is not None:
-            self._report.update(idle_minutes=self._gpus.minutes)
+            self._report.update(idle_minutes=self._gpus.minutes())
 
     def _tell_full(self, verdict: Verdict) -> Verdict:
         """A run that finished well on a full disk may lack points that nobody could count any more."""
