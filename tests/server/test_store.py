@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from slicelift.errors import Conflict, NotFound, SliceliftError, UserError
-from slicelift.models import SnapshotFile, to_dict
+from slicelift.models import SnapshotFile, Status, to_dict
 from slicelift.tracking_account import make_account
 from slicelift_hub.launcher.names import make_folder_name
 from slicelift_hub.launcher.policy import LIMITS
@@ -235,6 +235,12 @@ def test_a_log_that_finds_no_room_is_told_in_the_card(make_launcher: Any) -> Non
     assert launcher.client.job(view.run_id).reason == "store-full"
     assert agent.http.post(path, content=b"x" * 1000).status_code == 200
     assert launcher.client.job(view.run_id).reason == "store-back"
+    # one that is started anew does not know, and says nothing until it does
+    assert agent.http.post(path, content=b"x" * 6_000_000).status_code == 507
+    launcher.kill()
+    launcher.start()
+    after = launcher.client.job(view.run_id)
+    assert (after.status, after.reason, after.message) == (Status.RUNNING, "", "")
     launcher.client.cancel(view.run_id)
 
 
