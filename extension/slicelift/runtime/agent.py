@@ -352,11 +352,17 @@ class Agent:
 
         The gang's exit code when it ended meanwhile: 0 when it was through anyway.
         """
-        seconds = read_object(self._folder.cancel).get("saving_seconds")
+        seconds = self._saving_seconds()
         if seconds is None or not self._saved_since(0.0):
             return None
-        until = time.monotonic() + float(seconds)
-        return self._gang.wait(interrupted=lambda: time.monotonic() > until, note=self._note)
+        until = time.monotonic() + seconds
+        # a cancel that follows gives no time
+        through = lambda: time.monotonic() > until or self._saving_seconds() is None  # noqa: E731
+        return self._gang.wait(interrupted=through, note=self._note)
+
+    def _saving_seconds(self) -> float | None:
+        found = read_object(self._folder.cancel).get("saving_seconds")
+        return None if found is None else float(found)
 
     def _cancel_asked(self) -> bool:
         return self._shipper is not None and self._shipper.cancelled.is_set()

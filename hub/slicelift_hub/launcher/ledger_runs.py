@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from slicelift.errors import Conflict, NotFound
-from slicelift.models import JobSpec, JobStatus, Status, from_dict, to_dict
+from slicelift.models import SUSPENDED, JobSpec, JobStatus, Status, from_dict, to_dict
 from sqlalchemy import Connection, Row, exists, func, insert, select, update
 
 from slicelift_hub import leases
@@ -69,7 +69,8 @@ class RunRows(Rows):
     def cancel(self, owner: str, run_id: str, *, reason: str) -> AttemptRow:
         """Ask for the end of the last attempt: one that waits for a lease is KILLED at once, one that is over stays as it is.
 
-        Otherwise it is CANCELLING until its processes are proved gone. Idempotent; the first reason stays.
+        Otherwise it is CANCELLING until its processes are proved gone. Idempotent; the first reason stays, but
+        a suspend, which may take its time, gives way to any other end.
         """
         with self.writing() as connection:
             last = _last_attempt(connection, owner, run_id)
@@ -259,7 +260,8 @@ def _last_attempt(connection: Connection, owner: str, run_id: str) -> AttemptRow
 
 
 def _ask_to_end(connection: Connection, row: AttemptRow, reason: str) -> AttemptRow:
-    if row.status.terminal or row.cancel:
+    gives_way = row.suspending and not reason.startswith(SUSPENDED)
+    if row.status.terminal or (row.cancel and not gives_way):
         return row
     waits = row.status == Status.WAITING and _has_no_lease_yet(connection, row.attempt_id)
     after = Status.KILLED if waits else Status.CANCELLING

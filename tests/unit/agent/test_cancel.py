@@ -27,6 +27,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
+READY = "pathlib.Path('ready').touch()\n"
 SLEEP = "import time\nwhile True:\n    time.sleep(0.1)\n"
 
 
@@ -197,6 +198,22 @@ def test_a_suspended_job_saves_once_more_and_is_over_then(bench: Any) -> None:
     # it left by itself, at a checkpoint; a signal would be told as -15
     assert (status.status, status.reason, status.exit_code) == (Status.KILLED, "suspended by ann", 143)
     assert not bench.marked(handle)
+
+
+def test_a_cancel_cuts_short_the_time_of_a_suspended_job(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It saved once, and its next checkpoint is far away."""
+    monkeypatch.setattr("slicelift.backends.local._SAVING_LOOK_SECONDS", 0.2)
+    handle = bench.submit(
+        "import pathlib\nimport slicelift\nslicelift.checkpoint({}, step=1)\n" + READY + SLEEP
+    )
+    bench.wait_for((bench.root(handle) / "workspace/笔记 本/ready").exists)
+    began = time.monotonic()
+    # neither gone nor left: it may still save, and who asks is not kept waiting
+    for _ in range(2):
+        assert bench.local.cancel(handle, reason="suspended by ann", saving=True) == Proof(gone=False)
+    assert bench.local.cancel(handle, reason="cancelled by ann", grace_seconds=0.5).gone
+    assert time.monotonic() - began < 20
+    assert bench.wait_ended(handle).reason == "cancelled by ann"
 
 
 def test_a_job_that_saves_nothing_is_suspended_at_once(bench: Any) -> None:
