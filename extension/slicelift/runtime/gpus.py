@@ -61,6 +61,13 @@ class GpuWatch(threading.Thread):
             time.sleep(SAMPLE_SECONDS)
 
 
+def watch_gpus() -> GpuWatch:
+    """One that has begun to look."""
+    watch = GpuWatch(make_reader)
+    watch.start()
+    return watch
+
+
 def make_reader() -> Read:
     """Of the GPUs that this process sees: in a pod its own. A slice has no such figure, and then nothing is told."""
     try:
