@@ -115,7 +115,7 @@ class Backend(Protocol):
         """End the whole process tree and prove it. Safe to repeat, also on a job that is over.
 
         `saving`: the ranks may save a checkpoint first. They have the backend's own time for that, whatever `grace_seconds`;
-        it returns after some seconds of it, so that a repetition without `saving` can cut it short.
+        it returns after a second or so of it, so that a repetition without `saving` can cut it short.
         """
         ...
 

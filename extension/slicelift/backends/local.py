@@ -32,7 +32,7 @@ _MESSAGE_LENGTH = 64 * 1024
 # how long the ranks of a suspended job may take to save a checkpoint
 SAVING_SECONDS = 60.0
 # of which who asks waits so long at a time
-_SAVING_LOOK_SECONDS = 5.0
+_SAVING_LOOK_SECONDS = 1.0
 
 
 class Local:
@@ -168,7 +168,7 @@ class Local:
         """End every process of the attempt and prove it; the attempt ends KILLED with this reason.
 
         Takes at most `grace_seconds` + 20 s. With `saving`, a gang that has ever saved a checkpoint first has the
-        backend's own seconds to reach its next one; this returns after some of them, to be repeated. The agent ends
+        backend's own seconds to reach its next one; this returns after one of them, to be repeated. The agent ends
         its gang and then itself; when it is dead, does not react or never came up, this process does it. On a job
         that is over it only searches and proves. An agent that lives on to deliver does not count as left.
         """

@@ -20,7 +20,7 @@ from slicelift_hub.launcher.backends.volcano.status import OVER, held_words, raw
 _PATIENCE_SECONDS = 20.0
 _LOOK_SECONDS = 0.5
 # for pods that may still save, before who asked is told so
-_SAVING_LOOK_SECONDS = 5.0
+_SAVING_LOOK_SECONDS = 1.0
 # a controller that was just making pods may make some more
 _LOOKS = 2
 
