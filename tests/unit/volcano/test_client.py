@@ -325,6 +325,18 @@ def test_while_they_save_nobody_waits_for_them_until_they_are_late_or_cancelled(
     assert body["gracePeriodSeconds"] == 3
 
 
+def test_of_a_job_that_is_over_nobody_saves_any_more(
+    server: Script, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "_PATIENCE_SECONDS", 0.1)
+    server.say(
+        "GET", job_at("jobs", "r-a-1"), (200, item("r-a-1", 1, status={"state": {"phase": "Completed"}}))
+    )
+    server.say("GET", PODS, (200, {"items": [pod("r-a-1-worker-0")]}))
+    proof = Proof(gone=False, left=("pod r-a-1-worker-0, which has no node",))
+    assert ending.end(client, "jobs", "r-a-1", grace_seconds=None) == proof
+
+
 def test_on_a_lost_node_the_end_is_unproven(
     server: Script, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,13 +34,15 @@ def end(client: Client, namespace: str, name: str, *, grace_seconds: float | Non
     """
     job = client.find(paths.jobs(namespace, name))
     alive = living_pods(client, namespace, name)
-    if job is not None and raw_phase(job) not in OVER:
+    over = job is not None and raw_phase(job) in OVER
+    if job is not None and not over:
         client.delete(paths.jobs(namespace, name), uid=job["metadata"]["uid"])
-    if job is None or raw_phase(job) not in OVER:
+    if not over:
         _end_pods(client, namespace, alive, grace_seconds)
-    seconds = _SAVING_LOOK_SECONDS if grace_seconds is None else grace_seconds + _PATIENCE_SECONDS
+    saving = grace_seconds is None and not over
+    seconds = _SAVING_LOOK_SECONDS if saving else (grace_seconds or 0.0) + _PATIENCE_SECONDS
     left = _wait_gone(client, namespace, name, seconds=seconds)
-    late = [pod for pod in left if grace_seconds is not None or _is_late(pod)]
+    late = [pod for pod in left if not saving or _is_late(pod)]
     return Proof(
         gone=not left, killed=max(0, len(alive) - len(left)), left=tuple(_tell(client, pod) for pod in late)
     )
