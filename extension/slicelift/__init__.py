@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slicelift.widgets.magic import unload_ipython_extension as unload_ipython_extension
     from slicelift.widgets.promoting import promote as promote
 
+# not `data`: `from slicelift import *` would put it in the place of the notebook's own
 __all__ = [
     "Conflict",
     "Denied",
@@ -43,7 +44,6 @@ __all__ = [
     "UserError",
     "__version__",
     "checkpoint",
-    "data",
     "history",
     "jobs",
     "log",
@@ -74,7 +74,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its home once. Raises AttributeError for all others, as a module does."""
     if name in _SESSION_HOMES:
         value = _of_session(name)
-    elif name in __all__:
+    elif name in __dir__():
         value = _imported(name, _HOMES.get(name, "slicelift.errors"))
     else:
         raise AttributeError(f"module 'slicelift' has no attribute {name!r}")
@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_HOMES})
 
 
 def _of_session(name: str) -> Any:

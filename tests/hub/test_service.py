@@ -52,6 +52,7 @@ def test_another_user_sees_none_of_it(hub: Any, ben: Any, annas_job: Any) -> Non
         client.job,
         client.cancel,
         client.suspend,
+        lambda run_id: client.scale(run_id, 2),
         client.retry,
         client.logs,
         client.outputs,

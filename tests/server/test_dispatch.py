@@ -37,6 +37,8 @@ class Backend:
     away: Unavailable | None = None
     unready: JobStatus | SliceliftError | None = None
     abandons: list[str] = field(default_factory=list)
+    # whether ranks that are suspended have something to save
+    saves: bool = False
 
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         return {}
@@ -73,7 +75,7 @@ class Backend:
     def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0, saving: bool = False) -> Proof:
         self._answer()
         self.cancels.append(handle)
-        return Proof(gone=True, killed=1)
+        return Proof(gone=False) if saving and self.saves else Proof(gone=True, killed=1)
 
     def scale(self, handle: str, workers: int) -> None:
         """Its gangs keep their workers."""
@@ -336,6 +338,32 @@ def test_a_cancel_ends_what_is_being_prepared(desk: Desk) -> None:
 
     asyncio.run(go())
     assert desk.backend.abandons == [f"{run_id}-1"]
+
+
+def test_a_suspend_gives_way_to_a_cancel(desk: Desk) -> None:
+    """Its ranks may save for an hour, and now nobody wants that any more."""
+    desk.backend.saves = True
+    run_id = desk.submit()
+
+    async def go() -> None:
+        dispatch = desk.dispatch()
+        queue = asyncio.create_task(dispatch.run())
+        dispatch.wake()
+        await until(lambda: desk.status(run_id) == Status.RUNNING)
+        for reason in ("suspended by ann", "suspended by ben"):
+            desk.ledger.cancel("ann", run_id, reason=reason)
+            dispatch.poke(f"{run_id}-1")
+            await until(lambda: len(desk.backend.cancels) > 1)
+            view = desk.ledger.view(run_id)
+            # it is asked again and again, and nothing is said to be wrong
+            assert (view.status, view.reason, view.message) == (Status.CANCELLING, "suspended by ann", "")
+        desk.ledger.cancel("ann", run_id, reason="cancelled by ann")
+        dispatch.poke(f"{run_id}-1")
+        await until(lambda: desk.status(run_id) == Status.KILLED)
+        assert desk.ledger.view(run_id).reason == "cancelled by ann"
+        await end(dispatch, queue)
+
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize("meanwhile", ["cancelled", "running"])

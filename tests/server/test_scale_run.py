@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from slicelift.errors import Conflict, Refused, UserError
-from slicelift.models import Status
+from slicelift.models import JobSpec, Status
+from slicelift_hub.launcher.ledger import Ledger
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +23,7 @@ def queueing(make_launcher: Any) -> Iterator[Any]:
 def run(queueing: Any, tools: Any) -> Iterator[Any]:
     """An elastic run of two workers, which needs one."""
     view = queueing.submit(workers=2, min_workers=1)
-    tools.wait_for(lambda: queueing.client.job(view.run_id).status is Status.STARTING)
-    yield queueing.client.job(view.run_id)
+    yield queueing.until(view.run_id, Status.STARTING)
     queueing.client.cancel(view.run_id)
 
 
@@ -44,17 +45,60 @@ def test_the_run_has_another_number_of_workers_and_its_history_says_by_whom(queu
 def test_what_the_cluster_refuses_is_taken_back(queueing: Any, run: Any) -> None:
     with pytest.raises(Refused, match="13 workers"):
         queueing.client.scale(run.run_id, 13)
-    assert queueing.client.job(run.run_id).spec.workers == 2
+    after = queueing.client.job(run.run_id)
+    # what never was is no event either
+    assert (after.spec.workers, after.history) == (2, run.history)
 
 
-@pytest.mark.parametrize("workers", [0, -1])
+@pytest.mark.parametrize("workers", [1, 0, -1])
 def test_fewer_than_the_least_are_refused_before_the_cluster_is_asked(
-    queueing: Any, run: Any, workers: int
+    queueing: Any, tools: Any, workers: int
 ) -> None:
+    run = queueing.submit(workers=3, min_workers=2)
+    tools.wait_for(lambda: queueing.client.job(run.run_id).handle)
     before = queueing.lines("scales.log")
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(Refused, match=f"at least 2 workers; asked were {workers}") as refusal:
         queueing.client.scale(run.run_id, workers)
     assert (refusal.value.code, queueing.lines("scales.log")) == ("bad-workers", before)
+    queueing.client.cancel(run.run_id)
+
+
+def test_a_rule_refuses_more_workers_and_never_fewer(make_launcher: Any, tools: Any, tmp_path: Path) -> None:
+    """A launcher of its own, with a rule that is tightened while the run goes on: about two seconds."""
+    rule = tmp_path / "policy.yaml"
+    rule.write_text("rules: [{name: wide, max_workers: 5, max_jobs: 1}]")
+    launcher = make_launcher("--backend", "steered.Placed", f"--Launcher.policy_file={rule}").start()
+    try:
+        run = launcher.submit(workers=4, min_workers=1)
+        tools.wait_for(lambda: launcher.client.job(run.run_id).handle)
+        # it does not stand in its own way
+        assert launcher.client.scale(run.run_id, 5).spec.workers == 5
+        with pytest.raises(Refused, match="max_workers: 5; asked was 6"):
+            launcher.client.scale(run.run_id, 6)
+        rule.write_text("rules: [{name: tight, max_workers: 2, max_jobs: 1}]")
+        assert launcher.client.scale(run.run_id, 3).spec.workers == 3
+        launcher.client.cancel(run.run_id)
+    finally:
+        launcher.close()
+
+
+def test_what_is_taken_back_leaves_alone_what_came_since(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.leased = False
+    words = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": "python3"}
+    spec = JobSpec(name="job", snapshot_id="0" * 64, workers=2, min_workers=1, **words)
+    run_id, _ = ledger.submit("ann", "p-1", spec=spec, snapshot={}, token_of=lambda name: name)
+    try:
+        for workers in (4, 3):
+            ledger.scale("ann", run_id, workers)
+        ledger.unscale("ann", run_id, 4, before=2)
+        assert ledger.view(run_id).spec.workers == 3
+        # and it may be that somebody has ended the run meanwhile
+        ledger.cancel("ann", run_id, reason="cancelled by ann")
+        ledger.unscale("ann", run_id, 3, before=2)
+        assert ledger.view(run_id).spec.workers == 2
+    finally:
+        ledger.close()
 
 
 def test_a_fixed_gang_and_a_run_that_is_over_keep_their_workers(queueing: Any, run: Any, tools: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import json
 import os
@@ -13,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 from slicelift.errors import Conflict, NotFound, SliceliftError, UserError
-from slicelift.models import SnapshotFile, to_dict
+from slicelift.models import SnapshotFile, Status, to_dict
 from slicelift.tracking_account import make_account
 from slicelift_hub.launcher.names import make_folder_name
 from slicelift_hub.launcher.policy import LIMITS
@@ -98,6 +100,27 @@ def test_a_blob_that_the_disk_has_damaged_counts_as_missing_and_comes_again(
     assert store.damaged("ada", digests) == []
 
 
+@pytest.mark.parametrize(
+    ("number", "is_damaged"), [(errno.EIO, True), (errno.ENOENT, True), (errno.EMFILE, False)]
+)
+def test_what_the_disk_cannot_read_is_damaged_and_nothing_else(
+    tmp_path: Path, tools: Any, monkeypatch: pytest.MonkeyPatch, number: int, is_damaged: bool
+) -> None:
+    """Or removed by another agent's call; what this process cannot open for reasons of its own stays."""
+    store, data = Store(tmp_path), b"x"
+    writer = store.write_blob("ada", tools.digest(data), limit_bytes=10)
+    writer.write(data)
+    writer.commit()
+
+    def read(*_: Any) -> Any:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr("slicelift_hub.launcher.store.hashlib.file_digest", read)
+    with contextlib.nullcontext() if is_damaged else pytest.raises(OSError, match="no"):
+        assert store.damaged("ada", [tools.digest(data)]) == [tools.digest(data)]
+    assert store.blob_path("ada", tools.digest(data)).exists() is not is_damaged
+
+
 def test_a_damaged_list_of_files_is_written_again_by_the_next_promotion(tmp_path: Path, tools: Any) -> None:
     store, data = Store(tmp_path), b"x"
     snapshot = tools.make_snapshot({"promoted.py": data})
@@ -106,7 +129,7 @@ def test_a_damaged_list_of_files_is_written_again_by_the_next_promotion(tmp_path
     writer.commit()
     assert store.offer("ada", snapshot) == []
     (path,) = tmp_path.glob("store/*/snapshots/*.json")
-    for damage in (b"", bytes(200), path.read_bytes()[:50]):
+    for damage in (b"", bytes(200), b"null", path.read_bytes()[:50]):
         path.write_bytes(damage)
         with pytest.raises(NotFound) as caught:
             store.snapshot("ada", snapshot.id)
@@ -235,6 +258,12 @@ def test_a_log_that_finds_no_room_is_told_in_the_card(make_launcher: Any) -> Non
     assert launcher.client.job(view.run_id).reason == "store-full"
     assert agent.http.post(path, content=b"x" * 1000).status_code == 200
     assert launcher.client.job(view.run_id).reason == "store-back"
+    # one that is started anew does not know, and says nothing until it does
+    assert agent.http.post(path, content=b"x" * 6_000_000).status_code == 507
+    launcher.kill()
+    launcher.start()
+    after = launcher.client.job(view.run_id)
+    assert (after.status, after.reason, after.message) == (Status.RUNNING, "", "")
     launcher.client.cancel(view.run_id)
 
 

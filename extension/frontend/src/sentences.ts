@@ -20,6 +20,11 @@ export function isSuspended({ status, reason }: { status: Status; reason: string
   return status === "KILLED" && reason.startsWith(SUSPENDED);
 }
 
+/** Whether it is being ended with time to save a checkpoint, which a cancel cuts short. */
+export function isSuspending({ status, reason }: { status: Status; reason: string }): boolean {
+  return status === "CANCELLING" && reason.startsWith(SUSPENDED);
+}
+
 /** One word for a status; `reason` tells a suspended run from a cancelled one. */
 export function statusWord(status: Status, words: Words, reason = ""): string {
   if (isSuspended({ status, reason })) return words.__("Suspended");
@@ -236,7 +241,7 @@ function listed(clauses: string[], words: Words): string {
 
 function cancelling(view: RunView, words: Words): string {
   const clause = clauseOf(view.message, words);
-  if (!view.reason.startsWith(SUSPENDED)) return words.__("Cancelling: %1", clause || words.__("ending every process"));
+  if (!isSuspending(view)) return words.__("Cancelling: %1", clause || words.__("ending every process"));
   return words.__("Suspending: %1", clause || words.__("waiting for a checkpoint, then ending every process"));
 }
 

@@ -106,6 +106,12 @@ class AgentHandle:
                 )
             time.sleep(0.005)
 
+    def wait_over(self, seconds: float) -> None:
+        """Wait until it has written how the job ended, or is dead, or for `seconds`."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._folder.exit.exists() and self.alive():
+            time.sleep(0.02)
+
     def wait_gone(self, seconds: float) -> None:
         """Wait until the agent has delivered everything and is gone, or for `seconds`."""
         until = time.monotonic() + seconds

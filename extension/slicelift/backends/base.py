@@ -43,7 +43,10 @@ def ranks_per_worker(spec: JobSpec, *, leased: bool) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """The outcome of a cancel. `gone` only after a search found nothing; else `left` names what lives."""
+    """The outcome of a cancel. `gone` only after a search found nothing; else `left` names what lives and should not.
+
+    Neither of them: ranks may still save a checkpoint, and the cancel is to be repeated.
+    """
 
     gone: bool
     killed: int = 0
@@ -111,7 +114,8 @@ class Backend(Protocol):
     def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0, saving: bool = False) -> Proof:
         """End the whole process tree and prove it. Safe to repeat, also on a job that is over.
 
-        `saving`: the ranks may save a checkpoint first. They have the backend's own time for that, whatever `grace_seconds`.
+        `saving`: the ranks may save a checkpoint first. They have the backend's own time for that, whatever `grace_seconds`;
+        it returns after a second or so of it, so that a repetition without `saving` can cut it short.
         """
         ...
 

@@ -31,6 +31,8 @@ _AGENT_SECONDS = 5.0
 _MESSAGE_LENGTH = 64 * 1024
 # how long the ranks of a suspended job may take to save a checkpoint
 SAVING_SECONDS = 60.0
+# of which who asks waits so long at a time
+_SAVING_LOOK_SECONDS = 1.0
 
 
 class Local:
@@ -54,6 +56,8 @@ class Local:
     ) -> None:
         self.home = home.absolute()
         self._saving_seconds = saving_seconds
+        # attempt -> until when (monotonic) its ranks may save; it is asked to end once
+        self._saving_until: dict[str, float] = {}
         self._patience_seconds = patience_seconds
         self._enclosure = enclosure
 
@@ -164,9 +168,9 @@ class Local:
         """End every process of the attempt and prove it; the attempt ends KILLED with this reason.
 
         Takes at most `grace_seconds` + 20 s. With `saving`, a gang that has ever saved a checkpoint first has the
-        backend's own seconds to reach its next one. The agent ends its gang and then itself; when it is dead, does
-        not react or never came up, this process does it. On a job that is over it only searches and proves.
-        An agent that lives on to deliver logs and points to a launcher that is away does not count as left.
+        backend's own seconds to reach its next one; this returns after one of them, to be repeated. The agent ends
+        its gang and then itself; when it is dead, does not react or never came up, this process does it. On a job
+        that is over it only searches and proves. An agent that lives on to deliver does not count as left.
         """
         folder = self._known(handle)
         if folder is None:
@@ -174,7 +178,12 @@ class Local:
         agent = self._agent(folder)
         if not folder.exit.exists():
             wish = {"reason": reason, "grace_seconds": grace_seconds}
-            self._ask(folder, agent, wish | ({"saving_seconds": self._saving_seconds} if saving else {}))
+            if saving and self._still_saves(folder, agent, wish):
+                return Proof(gone=False)
+            if not saving:
+                self._ask(folder, agent, wish)
+                agent.wait_over(grace_seconds + _AGENT_SECONDS)
+        self._saving_until.pop(folder.root.name, None)
         if folder.exit.exists():
             agent.wait_gone(_AGENT_SECONDS)
         ending = settle(folder, agent, reason=reason)
@@ -289,7 +298,7 @@ class Local:
         return self.home / "checkpoints" / run_id
 
     def _ask(self, folder: AttemptFolder, agent: AgentHandle, wish: dict[str, Any]) -> None:
-        """Have the agent end its job, as long as it lives and reacts."""
+        """Ask the agent to end its job, if it lives."""
         with locked(folder.root / "submit.lock"):
             # on a full disk the agent still gets the signal, only not the words
             with suppress(OSError):
@@ -297,10 +306,16 @@ class Local:
             if not agent.begun():
                 return
         agent.interrupt()
-        patience = wish["grace_seconds"] + wish.get("saving_seconds", 0.0) + _AGENT_SECONDS
-        until = time.monotonic() + patience
-        while time.monotonic() < until and not folder.exit.exists() and agent.alive():
-            time.sleep(0.02)
+
+    def _still_saves(self, folder: AttemptFolder, agent: AgentHandle, wish: dict[str, Any]) -> bool:
+        """Have the job suspended, asked for once; whether its ranks may go on to their next checkpoint for now."""
+        name, now = folder.root.name, time.monotonic()
+        if name not in self._saving_until:
+            self._ask(folder, agent, {**wish, "saving_seconds": self._saving_seconds})
+            self._saving_until[name] = now + self._saving_seconds + wish["grace_seconds"] + _AGENT_SECONDS
+        agent.wait_over(min(_SAVING_LOOK_SECONDS, self._saving_until[name] - now))
+        under_way = not folder.exit.exists() and agent.alive()
+        return under_way and time.monotonic() < self._saving_until[name]
 
 
 def _left_out(spec: JobSpec) -> list[str]:

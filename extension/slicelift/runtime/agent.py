@@ -21,18 +21,20 @@ from typing import TYPE_CHECKING
 from slicelift.errors import NotFound, SliceliftError
 from slicelift.models import JobSpec, Status, from_dict
 from slicelift.runtime import checking, data, preparation, processes
+from slicelift.runtime.cancel import CancelRequest
 from slicelift.runtime.delivery import Outputs, Watch, patiently, send_models
-from slicelift.runtime.folder import AttemptFolder, read_object, try_lock, write_json
+from slicelift.runtime.folder import AttemptFolder, read_object, write_json
 from slicelift.runtime.launch import GRACE_SECONDS, gang_environment, gang_variables, with_scripts_of
 from slicelift.runtime.link import Link
 from slicelift.runtime.mlflow_loopback import Loopback
 from slicelift.runtime.mounts import enter_namespace
 from slicelift.runtime.nodes import place_of_request
+from slicelift.runtime.presence import be_the_only_one, introduce, namespace_of
 from slicelift.runtime.seat import Seat, take
 from slicelift.runtime.shipping import Report, Shipper, say
 from slicelift.runtime.streams import has_points
 from slicelift.runtime.supervision import LEFTOVER_SECONDS, Gang, free_bytes
-from slicelift.runtime.verdict import CANCELLED, Verdict, cancelled, data_changed, fault, judge
+from slicelift.runtime.verdict import CANCELLED, Verdict, cancelled, data_changed, fault, judge, os_fault
 
 if TYPE_CHECKING:
     from slicelift.runtime.gpus import GpuWatch
@@ -71,10 +73,11 @@ class Agent:
             below=f"worker-{self._place.node}" if self._place.node else "",
         )
         self._secrets: dict[str, str] = {}
+        self._cancel = CancelRequest(folder, Path(str(self._request["checkpoints"])))
         self._gang = Gang(
             folder,
             str(self._request["attempt_id"]),
-            mount_namespace=_namespace(mounts=mounts, seat=seat),
+            mount_namespace=namespace_of(mounts=mounts, seat=seat),
             place=self._place,
             seat=seat,
             saving="grace_seconds" in self._request,
@@ -111,7 +114,8 @@ class Agent:
             say(f"these processes could not be ended: {', '.join(ending.left)}")
         verdict = self._tell_full(self._prove_data(verdict))
         exit_status = verdict.masked(self.secrets).to_exit(ended_processes=self._ended + ending.found)
-        exit_status |= {"logged": has_points(self._folder.root / "spool"), "saved": self._saved()}
+        saved = bool(self._interrupted) and self._cancel.saved_since(self._interrupted)
+        exit_status |= {"logged": has_points(self._folder.root / "spool"), "saved": saved}
         self._folder.write_last(self._folder.exit, exit_status)
         self.deliver()
 
@@ -167,7 +171,7 @@ class Agent:
         except SliceliftError as error:
             return fault(error)
         except OSError as error:
-            return fault(self._os_fault(error))
+            return os_fault(error, self._folder.root)
         except Exception as error:  # noqa: BLE001 - a fault of ours must reach the user as a failed job
             say(traceback.format_exc())
             return fault(SliceliftError("agent-failed", f"The job's agent failed: {error!r}."))
@@ -221,15 +225,12 @@ class Agent:
                 loopback.stop()
 
     def _watch_gpus(self) -> None:
-        """Where the preset has a limit for GPUs that do nothing."""
-        if not self._request.get("watch_gpus"):
-            return
-        # a Python without ctypes trains as well
-        with suppress(ImportError):
-            from slicelift.runtime.gpus import GpuWatch, make_reader
+        """Where the preset has a limit for GPUs that do nothing. A Python without ctypes trains as well."""
+        if self._request.get("watch_gpus"):
+            with suppress(ImportError):
+                from slicelift.runtime.gpus import watch_gpus
 
-            self._gpus = GpuWatch(make_reader())
-            self._gpus.start()
+                self._gpus = watch_gpus()
 
     def _shipping(self) -> Shipper:
         """The running shipper. Secrets must be known before, since it sends logs at once."""
@@ -309,7 +310,7 @@ class Agent:
         self._was_full = self._was_full or free < _LOW_DISK_BYTES
         self._report.update(ranks=self._gang.ranks(), message=low if free < _LOW_DISK_BYTES else "")
         if self._gpus is not None:
-            self._report.update(idle_minutes=self._gpus.minutes)
+            self._report.update(idle_minutes=self._gpus.minutes())
 
     def _tell_full(self, verdict: Verdict) -> Verdict:
         """A run that finished well on a full disk may lack points that nobody could count any more."""
@@ -320,7 +321,7 @@ class Agent:
 
     def _wants_end(self) -> bool:
         # the signal of a cancel may have come before there was a handler for it
-        return bool(self._interrupted) or self._folder.cancel.exists()
+        return bool(self._interrupted) or self._cancel.asked()
 
     def _check_interrupted(self) -> None:
         if self._wants_end():
@@ -333,9 +334,8 @@ class Agent:
             raise Interrupted
 
     def _cancelled(self) -> Verdict:
-        wish = read_object(self._folder.cancel)
         default = CANCELLED if self._cancel_asked() else "ended by SIGTERM"
-        return cancelled(str(wish.get("reason", default)), read_object(self._folder.gang).get("exit_code"))
+        return cancelled(self._cancel.reason(default), read_object(self._folder.gang).get("exit_code"))
 
     def _patience(self) -> float:
         """Until when (monotonic seconds) a launcher that is away is waited for, from now on."""
@@ -345,46 +345,31 @@ class Agent:
     def _grace(self) -> float:
         """How long ranks may take to end. Those of a pod may save first, unless nobody wants the job any more."""
         given = GRACE_SECONDS if self._cancel_asked() else self._request.get("grace_seconds", GRACE_SECONDS)
-        return float(read_object(self._folder.cancel).get("grace_seconds", given))
+        return self._cancel.grace_seconds(given)
 
     def _let_save(self) -> int | None:
         """Leave the ranks of a suspended run alone until they have saved once more, if they ever save, or the time is up.
 
         The gang's exit code when it ended meanwhile: 0 when it was through anyway.
         """
-        seconds = read_object(self._folder.cancel).get("saving_seconds")
-        if seconds is None or not self._saved_since(0.0):
+        seconds = self._cancel.saving_seconds()
+        if seconds is None or not self._cancel.saved_since(0.0):
             return None
-        until = time.monotonic() + float(seconds)
-        return self._gang.wait(interrupted=lambda: time.monotonic() > until, note=self._note)
+        until = time.monotonic() + seconds
+        return self._gang.wait(
+            interrupted=lambda: time.monotonic() > until or self._cancel.saving_seconds() is None,
+            note=self._note,
+        )
 
     def _cancel_asked(self) -> bool:
         return self._shipper is not None and self._shipper.cancelled.is_set()
-
-    def _saved(self) -> bool:
-        """Whether the gang has saved a checkpoint since it was told to end."""
-        return bool(self._interrupted) and self._saved_since(self._interrupted)
-
-    def _saved_since(self, moment: float) -> bool:
-        # a job that ends by itself does without it
-        from slicelift.runtime.checkpoint import saved_since
-
-        return saved_since(Path(str(self._request["checkpoints"])), moment)
-
-    def _os_fault(self, error: OSError) -> SliceliftError:
-        full = error.errno in (28, 122)
-        return SliceliftError(
-            "disk-full" if full else "agent-failed",
-            f"The job could not be prepared in {self._folder.root}: {error}.",
-            "Free space there, then `slicelift retry`." if full else "The agent's log may say more.",
-        )
 
 
 def main(arguments: list[str]) -> None:
     """Be the one agent of the attempt, or leave at once."""
     folder = AttemptFolder(Path(arguments[-1]))
     delivering = "--deliver" in arguments
-    lock = _be_the_only_one(folder)
+    lock = be_the_only_one(folder)
     if lock is None or (not delivering and (folder.agent.exists() or folder.exit.exists())):
         return
     # a cancel that comes before its handler stands is found in cancel.json
@@ -402,39 +387,9 @@ def begin(folder: AttemptFolder, *, delivering: bool = False) -> Agent:
     os.chdir(folder.root)
     seat = take(os.environ)
     mounts = not delivering and enter_namespace()
-    _introduce(folder, mount_namespace=_namespace(mounts=mounts, seat=seat))
+    introduce(folder, mount_namespace=namespace_of(mounts=mounts, seat=seat))
     processes.become_subreaper()
     return Agent(folder, mounts=mounts, seat=seat)
-
-
-def _be_the_only_one(folder: AttemptFolder) -> int | None:
-    """The attempt's lock, held till we end. A look at whether it is held may hold it for a moment: try again."""
-    for _ in range(20):
-        lock = try_lock(folder.root / "agent.lock")
-        if lock is not None:
-            return lock
-        time.sleep(0.05)
-    return None
-
-
-def _namespace(*, mounts: bool, seat: Seat | None) -> str:
-    """The mount namespace in which nothing but this job's processes lives, "" when there is none."""
-    if seat is not None:
-        return seat.mount_namespace
-    return processes.mount_namespace() if mounts else ""
-
-
-def _introduce(folder: AttemptFolder, *, mount_namespace: str) -> None:
-    own = processes.look(os.getpid())
-    write_json(
-        folder.agent,
-        {
-            "pid": os.getpid(),
-            "start_time": own.start_time if own else 0,
-            "boot_id": processes.boot_id(),
-            "mount_namespace": mount_namespace,
-        },
-    )
 
 
 def _interrupt_self() -> None:

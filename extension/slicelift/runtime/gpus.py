@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 SAMPLE_SECONDS = 5.0
+# a look takes milliseconds
+_STALE_SECONDS = 30.0
 _LIBRARY = "libnvidia-ml.so.1"
 
 # how busy each GPU is, in per cent; None or nothing where that is not told
@@ -36,21 +38,34 @@ class Idleness:
 
 
 class GpuWatch(threading.Thread):
-    """Looks every few seconds, beside everything else: a driver that hangs must hold up nobody.
+    """Looks every few seconds, beside everything else: a driver that hangs, already when it is opened, holds up nobody."""
 
-    `minutes` is what the last look found.
-    """
-
-    def __init__(self, read: Read) -> None:
+    def __init__(self, make: Callable[[], Read], *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(name="gpus", daemon=True)
-        self.minutes: int | None = None
-        self._idleness = Idleness(read)
+        self._make = make
+        self._clock = clock
+        # (when, what was found)
+        self._last: tuple[float, int | None] = (0.0, None)
+
+    def minutes(self) -> int | None:
+        """What the last look found; None where that was long ago, since the next one has not come back."""
+        when, found = self._last
+        return found if self._clock() - when < _STALE_SECONDS else None
 
     def run(self) -> None:
         """Until the process ends."""
+        idleness = Idleness(self._make(), clock=self._clock)
         while True:
-            self.minutes = self._idleness.minutes()
+            found = idleness.minutes()
+            self._last = (self._clock(), found)
             time.sleep(SAMPLE_SECONDS)
+
+
+def watch_gpus() -> GpuWatch:
+    """One that has begun to look."""
+    watch = GpuWatch(make_reader)
+    watch.start()
+    return watch
 
 
 def make_reader() -> Read:

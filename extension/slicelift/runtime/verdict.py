@@ -90,6 +90,18 @@ def fault(error: SliceliftError) -> Verdict:
     return Verdict(status=Status.FAILED, reason=error.code, message=message, failure=Failure(message=message))
 
 
+def os_fault(error: OSError, root: Path) -> Verdict:
+    """A job whose folder `root` could not be written."""
+    full = error.errno in (28, 122)
+    return fault(
+        SliceliftError(
+            "disk-full" if full else "agent-failed",
+            f"The job could not be prepared in {root}: {error}.",
+            "Free space there, then `slicelift retry`." if full else "The agent's log may say more.",
+        )
+    )
+
+
 def cancelled(reason: str, exit_code: int | None) -> Verdict:
     """The verdict on a job that was told to end."""
     return Verdict(status=Status.KILLED, exit_code=exit_code, reason=reason, message=reason)

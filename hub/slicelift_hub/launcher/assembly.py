@@ -80,6 +80,7 @@ async def assemble(
     ledger.leased = backend.leased
     sole = await _take(settings, ledger, pool)
     pools = await call_in(pool, ledger.declare_inventory, settings.inventory)
+    await call_in(pool, ledger.forget_store_full)
     store = Store(home, snapshot_limit_bytes=settings.snapshot_limit_bytes)
     await call_in(pool, store.sweep)
     broker = Broker(settings.instance)

@@ -324,6 +324,8 @@ class Dispatch:
         """End it and believe only the proof. A job that had finished by itself before stays FINISHED."""
         how = {"reason": row.cancel, "saving": row.suspending}
         proof = await self._ask_about(row, self._backend.cancel, row.handle, **how)
+        if not proof.gone and not proof.left:
+            return False
         if not proof.gone:
             message = f"Still alive: {', '.join(proof.left)}. Trying again."
             await self._observe(row, JobStatus(status=Status.CANCELLING, reason=row.cancel, message=message))

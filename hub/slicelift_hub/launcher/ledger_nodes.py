@@ -13,7 +13,7 @@ from slicelift.models import Failure, JobStatus, Status, from_dict, to_dict
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from slicelift_hub.launcher.ledger_rows import AttemptRow, Rows, dumps, find_attempts
-from slicelift_hub.launcher.ledger_steps import DELIVERING, move, remember
+from slicelift_hub.launcher.ledger_steps import DELIVERING, TERMINAL, move, remember
 from slicelift_hub.launcher.nodes import (
     ENDED,
     RESTARTED,
@@ -29,6 +29,7 @@ from slicelift_hub.launcher.tables import attempts, runs
 
 # far beyond any preset's attempts: a number that an agent makes up must not fill the ledger
 _MOST_RESTARTS = 100
+_STORE_FULL = "store-full"
 _STARTED_AGAIN = "The cluster started the gang again."
 
 
@@ -95,6 +96,12 @@ class NodeRows(Rows):
                 connection.execute(update(attempts).where(here).values(drained=True))
             return changed
 
+    def forget_store_full(self) -> None:
+        """For a launcher that starts, which finds out anew: no card goes on telling what was true of the one before."""
+        full = (attempts.c.reason == _STORE_FULL, attempts.c.status.not_in(TERMINAL))
+        with self.writing() as connection:
+            connection.execute(update(attempts).where(*full).values(reason="", message=""))
+
     def store_full(self, attempt_id: str, *, full: bool) -> bool:
         """Say in the card that what a job prints finds no room at the launcher, or that it does again; whether that is new.
 
@@ -102,7 +109,7 @@ class NodeRows(Rows):
         """
         reason, message = "store-back", "There is room in the launcher's store again."
         if full:
-            reason = "store-full"
+            reason = _STORE_FULL
             message = "The disk under the launcher's store is full: logs and outputs wait in the job, and its end waits for them."
         with self.writing() as connection:
             status = Status(_row(connection, attempt_id).status)

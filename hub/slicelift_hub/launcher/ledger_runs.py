@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from slicelift.errors import Conflict, NotFound
-from slicelift.models import JobSpec, JobStatus, Status, from_dict, to_dict
+from slicelift.models import SUSPENDED, JobSpec, JobStatus, Status, from_dict, to_dict
 from sqlalchemy import Connection, Row, exists, func, insert, select, update
 
 from slicelift_hub import leases
@@ -69,14 +69,15 @@ class RunRows(Rows):
     def cancel(self, owner: str, run_id: str, *, reason: str) -> AttemptRow:
         """Ask for the end of the last attempt: one that waits for a lease is KILLED at once, one that is over stays as it is.
 
-        Otherwise it is CANCELLING until its processes are proved gone. Idempotent; the first reason stays.
+        Otherwise it is CANCELLING until its processes are proved gone. Idempotent; the first reason stays, but
+        a suspend, which may take its time, gives way to any other end.
         """
         with self.writing() as connection:
             last = _last_attempt(connection, owner, run_id)
             return _ask_to_end(connection, last, reason)
 
-    def scale(self, owner: str, run_id: str, workers: int, *, who: str) -> int:
-        """A run that is under way has that many workers from now on; how many it had. Its history tells who changed that.
+    def scale(self, owner: str, run_id: str, workers: int) -> None:
+        """A run that is under way is to have that many workers from now on; `scaled` or `unscale` says how that went.
 
         Raises `run-over` for one that is over or is being ended.
         """
@@ -84,14 +85,22 @@ class RunRows(Rows):
             last = _last_attempt(connection, owner, run_id)
             if last.status.terminal or last.cancel:
                 raise Conflict("run-over", f"{run_id} is over, or is being ended.", _AN_END)
-            before = last.spec.workers
-            if workers != before:
-                spec = dumps(to_dict(replace(last.spec, workers=workers)))
-                connection.execute(update(runs).where(runs.c.run_id == run_id).values(spec=spec))
-                message = f"scaled from {before} to {workers} by {who}"
-                told = JobStatus(status=last.status, reason="scaled", message=message)
-                remember(connection, run_id, attempt=last.attempt, status=told)
-            return before
+            _set_workers(connection, last, workers)
+
+    def scaled(self, owner: str, run_id: str, workers: int, *, before: int, who: str) -> None:
+        """The cluster has taken the new number: the run's history tells it, and who wanted it."""
+        with self.writing() as connection:
+            last = _last_attempt(connection, owner, run_id)
+            message = f"scaled from {before} to {workers} by {who}"
+            told = JobStatus(status=last.status, reason="scaled", message=message)
+            remember(connection, run_id, attempt=last.attempt, status=told)
+
+    def unscale(self, owner: str, run_id: str, workers: int, *, before: int) -> None:
+        """The cluster has not taken it: the run has as many as before, unless it was scaled once more since."""
+        with self.writing() as connection:
+            last = _last_attempt(connection, owner, run_id)
+            if last.spec.workers == workers:
+                _set_workers(connection, last, before)
 
     def cancel_started(self, *, reason: str) -> list[AttemptRow]:
         """Ask for the end of everything that holds a lease; jobs that wait go on waiting."""
@@ -234,6 +243,11 @@ def _must_be_same(known: Row[Any], owner: str, text: str) -> None:
     )
 
 
+def _set_workers(connection: Connection, row: AttemptRow, workers: int) -> None:
+    spec = dumps(to_dict(replace(row.spec, workers=workers)))
+    connection.execute(update(runs).where(runs.c.run_id == row.run_id).values(spec=spec))
+
+
 def _last_attempt(connection: Connection, owner: str, run_id: str) -> AttemptRow:
     newest = select(func.max(attempts.c.attempt)).where(attempts.c.run_id == run_id).scalar_subquery()
     mine = (attempts.c.run_id == run_id, attempts.c.owner == owner, attempts.c.attempt == newest)
@@ -246,7 +260,8 @@ def _last_attempt(connection: Connection, owner: str, run_id: str) -> AttemptRow
 
 
 def _ask_to_end(connection: Connection, row: AttemptRow, reason: str) -> AttemptRow:
-    if row.status.terminal or row.cancel:
+    gives_way = row.suspending and not reason.startswith(SUSPENDED)
+    if row.status.terminal or (row.cancel and not gives_way):
         return row
     waits = row.status == Status.WAITING and _has_no_lease_yet(connection, row.attempt_id)
     after = Status.KILLED if waits else Status.CANCELLING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from slicelift.errors import NotFound
@@ -158,7 +159,8 @@ def _view(
 ) -> RunView:
     live = Live.from_json(row.live)
     before = [attempt for attempt in earlier if attempt.attempt < row.attempt]
-    saved = (live, *(Live.from_json(attempt.live) for attempt in before))
+    # what attempts left may be large: no more of them is read than needed
+    lives = chain((live,), (Live.from_json(attempt.live) for attempt in before))
     return RunView(
         promotion_id=row.promotion_id,
         run_id=row.run_id,
@@ -186,7 +188,7 @@ def _view(
         history=history,
         models=models,
         tracked=tracked,
-        checkpoint=next((step for each in saved if (step := each.checkpoint_step()) is not None), None),
+        checkpoint=next((step for each in lives if (step := each.checkpoint_step()) is not None), None),
         previous=_failed_by(before[0]) if before else "",
     )
 

@@ -150,36 +150,36 @@ class ScaleHandler(Handler):
             raise UserError(
                 "bad-body", "The body has no whole number 'workers'.", "See docs/architecture.md."
             )
-        view, services = await find_run(self, ident), self.services
-        # the ledger first: what new workers tell must find it ready
-        before = await services.call(self._decide, view, workers)
+        services, ledger = self.services, self.services.ledger
+        run_id = (await find_run(self, ident)).run_id
+        # the ledger first: what else the person is allowed meanwhile depends on it
+        view = await services.call(self._decide, run_id, workers)
+        before, change = view.spec.workers, (view.owner, run_id, workers)
         try:
             await call_in(services.backend_pool, services.backend.scale, view.handle, workers)
         except SliceliftError:
-            undo = services.ledger.scale
-            await services.call(undo, view.owner, view.run_id, before, who=self.principal.owner)
+            await services.call(ledger.unscale, *change, before=before)
             raise
-        finally:
-            services.announcer.changed(view.run_id)
-        self.answer(services.shown(await services.call(services.ledger.view, view.run_id)))
+        if workers != before:
+            await services.call(ledger.scaled, *change, before=before, who=self.principal.owner)
+        services.announcer.changed(run_id)
+        self.answer(services.shown(await services.call(ledger.view, run_id)))
 
-    def _decide(self, view: RunView, workers: int) -> int:
-        """Judge it as a submit of that size; how many workers the run had. Nothing is done in the cluster yet."""
+    def _decide(self, run_id: str, workers: int) -> RunView:
+        """Judge more workers as a submit of that size; the run as it was. Nothing is done in the cluster yet."""
         services = self.services
-        if view.spec.min_workers is None:
-            message = f"{view.name} is not elastic: it keeps its {view.spec.workers} workers."
-            raise Refused("not-elastic", message, "Promote it with a preset that has min_workers.")
-        if not view.handle:
-            message = f"{view.name} is not in the cluster yet."
-            raise Conflict("not-submitted", message, "Scale it when it waits for its place, or runs.")
-        asker = make_asker(services, self.principal)
         with services.policy.admission:
-            under_way = list(asker.under_way())
-            if view.spec in under_way:
-                under_way.remove(view.spec)
-            others = replace(asker, under_way=lambda: under_way)
-            services.policy.check(replace(view.spec, workers=workers), others)
-            return services.ledger.scale(view.owner, view.run_id, workers, who=self.principal.owner)
+            view = services.ledger.view(run_id)
+            _check_scalable(view, workers)
+            if workers > view.spec.workers:
+                asker = make_asker(services, self.principal)
+                others = list(asker.under_way())
+                if view.spec in others:
+                    others.remove(view.spec)
+                asker = replace(asker, under_way=lambda: others)
+                services.policy.check(replace(view.spec, workers=workers), asker)
+            services.ledger.scale(view.owner, run_id, workers)
+            return view
 
 
 class RetryHandler(Handler):
@@ -220,6 +220,19 @@ async def end_run(handler: Handler, ident: str, reason: str) -> dict[str, Any]:
     if not row.status.terminal:
         await services.dispatch.wait_over(row.attempt_id, timeout_seconds=CANCEL_SECONDS)
     return services.shown(await services.call(services.ledger.view, view.run_id))
+
+
+def _check_scalable(view: RunView, workers: int) -> None:
+    """Raises `not-elastic`, `not-submitted`, `bad-workers`. The most is the backend's to say."""
+    if view.spec.min_workers is None:
+        message = f"{view.name} is not elastic: it keeps its {view.spec.workers} workers."
+        raise Refused("not-elastic", message, "Promote it with a preset that has min_workers.")
+    if not view.handle:
+        message = f"{view.name} is not in the cluster yet."
+        raise Conflict("not-submitted", message, "Scale it when it waits for its place, or runs.")
+    if workers < view.spec.least_workers:
+        message = f"{view.name} needs at least {view.spec.least_workers} workers; asked were {workers}."
+        raise Refused("bad-workers", message, "Ask for that many or more.")
 
 
 async def find_run(handler: Handler, ident: str) -> RunView:

@@ -94,6 +94,7 @@ class Store:
         for digest in dict.fromkeys(digests):
             path = self.blob_path(owner, digest)
             if path.exists() and not _is_whole(path):
+                # another agent of the gang may find it at the same time
                 path.unlink(missing_ok=True)
                 found.append(digest)
         return found
@@ -153,7 +154,7 @@ class Store:
         path = self.root / make_folder_name(owner) / "snapshots" / f"{check_sha256(snapshot_id)}.json"
         try:
             return from_dict(Snapshot, json.loads(path.read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):
             # damaged is as good as gone: the next promotion writes it again
             return None
 
@@ -245,9 +246,15 @@ def make_store_full() -> StoreFull:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a blob has the bytes that its name says."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == path.name
+    """Whether a blob has the bytes that its name says. One whose bytes the disk cannot read any more has not."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == path.name
+    except OSError as error:
+        # of others, as of too many open files, the blob knows nothing
+        if error.errno not in (errno.ENOENT, errno.EIO):
+            raise
+        return False
 
 
 def _check_files(files: tuple[SnapshotFile, ...]) -> None:

@@ -27,6 +27,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
+READY = "pathlib.Path('ready').touch()\n"
 SLEEP = "import time\nwhile True:\n    time.sleep(0.1)\n"
 
 
@@ -186,11 +187,16 @@ for step in range(600):
 """
 
 
+def suspend(bench: Any, handle: str) -> None:
+    """As the launcher does: asked again as long as ranks may save."""
+    bench.wait_for(lambda: bench.local.cancel(handle, reason="suspended by ann", saving=True).gone)
+
+
 def test_a_suspended_job_saves_once_more_and_is_over_then(bench: Any) -> None:
     handle = bench.submit(SAVES)
     bench.wait_for((bench.root(handle) / "workspace/笔记 本/saved").exists)
     began = time.monotonic()
-    assert bench.local.cancel(handle, reason="suspended by ann", saving=True).gone
+    suspend(bench, handle)
     # it has a minute for that, and needs a moment
     assert time.monotonic() - began < 20
     status = bench.wait_ended(handle)
@@ -199,11 +205,27 @@ def test_a_suspended_job_saves_once_more_and_is_over_then(bench: Any) -> None:
     assert not bench.marked(handle)
 
 
+def test_a_cancel_cuts_short_the_time_of_a_suspended_job(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It saved once, and its next checkpoint is far away."""
+    monkeypatch.setattr("slicelift.backends.local._SAVING_LOOK_SECONDS", 0.2)
+    handle = bench.submit(
+        "import pathlib\nimport slicelift\nslicelift.checkpoint({}, step=1)\n" + READY + SLEEP
+    )
+    bench.wait_for((bench.root(handle) / "workspace/笔记 本/ready").exists)
+    began = time.monotonic()
+    # neither gone nor left: it may still save, and who asks is not kept waiting
+    for _ in range(2):
+        assert bench.local.cancel(handle, reason="suspended by ann", saving=True) == Proof(gone=False)
+    assert bench.local.cancel(handle, reason="cancelled by ann", grace_seconds=0.5).gone
+    assert time.monotonic() - began < 20
+    assert bench.wait_ended(handle).reason == "cancelled by ann"
+
+
 def test_a_job_that_saves_nothing_is_suspended_at_once(bench: Any) -> None:
     handle = bench.submit("import pathlib\npathlib.Path('ready').touch()\n" + SLEEP)
     bench.wait_for((bench.root(handle) / "workspace/笔记 本/ready").exists)
     began = time.monotonic()
-    assert bench.local.cancel(handle, reason="suspended by ann", saving=True).gone
+    suspend(bench, handle)
     assert time.monotonic() - began < 20
     assert bench.local.status(handle).reason == "suspended by ann"
 
@@ -213,5 +235,5 @@ def test_a_job_that_ends_well_while_it_is_suspended_has_finished(bench: Any) -> 
     script = "import pathlib, time\nimport slicelift\nslicelift.checkpoint({}, step=1)\n"
     handle = bench.submit(script + "pathlib.Path('ready').touch()\ntime.sleep(3)\n")
     bench.wait_for((bench.root(handle) / "workspace/笔记 本/ready").exists)
-    assert bench.local.cancel(handle, reason="suspended by ann", saving=True).gone
+    suspend(bench, handle)
     assert bench.wait_ended(handle).status is Status.FINISHED

@@ -127,6 +127,8 @@ class Source:
                     inner(value) for value in self.values(name)
                 )  # UNKNOWN: a dict of another module
                 return found | union(inner(value) for value in otherwise)
+            case ast.Subscript(value=ast.Name(id=name)) if index is not None:  # one of a table of tuples
+                return union(inner(value) for value in self.values(name)) or UNKNOWN
         return UNKNOWN
 
     def piece(self, part: ast.expr, depth: int) -> Texts:

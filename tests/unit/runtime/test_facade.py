@@ -15,9 +15,16 @@ TRAVELS = ("checkpoint", "data", "history", "log", "resume", "save_model", "User
 
 def test_all_is_sorted_and_resolves() -> None:
     assert list(slicelift.__all__) == sorted(slicelift.__all__)
-    assert dir(slicelift) == slicelift.__all__
-    for name in slicelift.__all__:
+    assert dir(slicelift) == sorted([*slicelift.__all__, "data"])
+    for name in dir(slicelift):
         assert getattr(slicelift, name) is not None
+
+
+def test_a_star_import_leaves_the_notebooks_data_alone() -> None:
+    names: dict[str, object] = {"data": "the notebook's"}
+    exec("from slicelift import *", names)
+    assert names["data"] == "the notebook's"
+    assert "log" in names
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+
 import pytest
 from slicelift.runtime import gpus
-from slicelift.runtime.gpus import Idleness, make_reader
+from slicelift.runtime.gpus import GpuWatch, Idleness, make_reader
 
 
 def test_minutes_count_while_every_look_finds_every_gpu_at_rest() -> None:
@@ -39,3 +43,31 @@ def test_where_there_is_no_nvml_there_is_no_evidence(monkeypatch: pytest.MonkeyP
     # a library that is another one
     monkeypatch.setattr(gpus, "_LIBRARY", "libc.so.6")
     assert make_reader()() is None
+
+
+def test_a_driver_that_hangs_holds_up_nobody_and_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "SAMPLE_SECONDS", 0.001)
+    opened, hangs, now = threading.Event(), threading.Event(), [0.0]
+
+    def read() -> list[int]:
+        # two looks that find nothing, 40 minutes apart, and one that does not come back
+        if now[0]:
+            now[0] += 2400.0
+        if now[0] > 2500.0:
+            hangs.wait()
+        now[0] = now[0] or 1.0
+        return [0]
+
+    def make() -> Callable[[], list[int]]:
+        opened.wait()
+        return read
+
+    watch = GpuWatch(make, clock=lambda: now[0])
+    watch.start()
+    assert watch.minutes() is None
+    opened.set()
+    until = time.monotonic() + 5
+    while now[0] < 2500.0 and time.monotonic() < until:
+        time.sleep(0.001)
+    assert watch._last == (2401.0, 40)
+    assert watch.minutes() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -290,15 +291,50 @@ def test_of_a_suspended_job_the_pods_have_the_time_of_their_template(server: Scr
     server.say(
         "GET", job_at("jobs", "r-a-1"), (200, item("r-a-1", 1, status={"state": {"phase": "Running"}}))
     )
-    alive = pod("r-a-1-worker-0", node="a")
-    alive["spec"]["terminationGracePeriodSeconds"] = 120
-    assert ending._own_grace([alive, pod("r-a-1-worker-1")]) == 120.0
-    server.say("GET", PODS, (200, {"items": [alive]}), (200, {"items": []}))
+    server.say("GET", PODS, (200, {"items": [pod("r-a-1-worker-0", node="a")]}), (200, {"items": []}))
     for path in (job_at("jobs", "r-a-1"), f"{PODS}/r-a-1-worker-0"):
         server.say("DELETE", path, (200, {}))
     assert ending.end(client, "jobs", "r-a-1", grace_seconds=None) == Proof(gone=True, killed=1)
     bodies = [body for method, _, _, body in server.calls if method == "DELETE"]
     assert ["gracePeriodSeconds" in body for body in bodies] == [False, False]
+
+
+def test_while_they_save_nobody_waits_for_them_until_they_are_late_or_cancelled(
+    server: Script, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "_SAVING_LOOK_SECONDS", 0.1)
+    saving = pod("r-a-1-worker-0", node="a")
+    server.say("GET", PODS, (200, {"items": [saving]}))
+    server.say("DELETE", f"{PODS}/r-a-1-worker-0", (200, {}))
+
+    def due(seconds: float) -> None:
+        moment = datetime.fromtimestamp(time.time() + seconds, tz=UTC)
+        saving["metadata"]["deletionTimestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    due(+100)
+    assert ending.end(client, "jobs", "r-a-1", grace_seconds=None) == Proof(gone=False)
+    # they were told before, and are not told again
+    assert not [call for call in server.calls if call[0] == "DELETE"]
+    due(-100)
+    (left,) = ending.end(client, "jobs", "r-a-1", grace_seconds=None).left
+    assert left.startswith("pod r-a-1-worker-0 on node a")
+    # the job itself is gone by then: its pods have less time from here on
+    server.say("GET", PODS, (200, {"items": [saving]}), (200, {"items": []}))
+    assert ending.end(client, "jobs", "r-a-1", grace_seconds=3) == Proof(gone=True, killed=1)
+    (body,) = [body for method, _, _, body in server.calls if method == "DELETE"]
+    assert body["gracePeriodSeconds"] == 3
+
+
+def test_of_a_job_that_is_over_nobody_saves_any_more(
+    server: Script, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "_PATIENCE_SECONDS", 0.1)
+    server.say(
+        "GET", job_at("jobs", "r-a-1"), (200, item("r-a-1", 1, status={"state": {"phase": "Completed"}}))
+    )
+    server.say("GET", PODS, (200, {"items": [pod("r-a-1-worker-0")]}))
+    proof = Proof(gone=False, left=("pod r-a-1-worker-0, which has no node",))
+    assert ending.end(client, "jobs", "r-a-1", grace_seconds=None) == proof
 
 
 def test_on_a_lost_node_the_end_is_unproven(

@@ -199,19 +199,6 @@ def test_gpus_are_watched_where_the_preset_limits_their_rest(spec: JobSpec, atte
     assert asked == [True, None, None]
 
 
-def test_torchrun_knows_from_the_start_how_far_an_elastic_gang_may_be_scaled(
-    spec: JobSpec, attempt: Attempt, site: Site
-) -> None:
-    elastic = replace(spec, preset="elastic", min_workers=1)
-    wide = replace(presets.get("elastic"), max_workers=12)
-    assert make_request(elastic, attempt, preset=wide)["nodes"] == 12
-    made = make_job(elastic, attempt, preset=wide, site=site)
-    assert made["metadata"]["annotations"]["slicelift.io/most-workers"] == "12"
-    assert made["spec"]["tasks"][0]["replicas"] == 2
-    # a fixed gang is what was asked for, whatever its preset would allow
-    assert make_request(spec, attempt, preset=wide)["nodes"] == 2
-
-
 def test_the_platform_teams_template_comes_out_field_by_field(spec: JobSpec, attempt: Attempt) -> None:
     preset = presets.get("enterprise-ddp")
     asked = replace(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from slicelift.backends.base import Attempt
 from slicelift.errors import Refused
-from slicelift.models import Status
+from slicelift.models import JobSpec, Status
+from slicelift_hub.launcher.backends.volcano.manifest import make_job, make_request
 from slicelift_hub.launcher.backends.volcano.scaling import make_patch
+from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.status import fold, restarts
+from slicelift_profiles import presets
 
 
 def job(**notes: str) -> dict[str, Any]:
@@ -43,3 +48,31 @@ def test_an_elastic_gang_that_was_scaled_to_its_least_has_not_been_started_again
     scene.job["status"]["retryCount"] = 1
     assert restarts(scene.job) == 0
     assert fold(scene.picture).status in (Status.WAITING, Status.STARTING)
+
+
+def test_torchrun_knows_from_the_start_how_far_an_elastic_gang_may_be_scaled(
+    spec: JobSpec, attempt: Attempt, site: Site
+) -> None:
+    elastic = replace(spec, preset="elastic", min_workers=1)
+    wide = replace(presets.get("elastic"), max_workers=12)
+    assert make_request(elastic, attempt, preset=wide)["nodes"] == 12
+    made = make_job(elastic, attempt, preset=wide, site=site)
+    assert made["metadata"]["annotations"]["slicelift.io/most-workers"] == "12"
+    assert made["spec"]["tasks"][0]["replicas"] == 2
+    # a fixed gang is what was asked for, whatever its preset would allow
+    assert make_request(spec, attempt, preset=wide)["nodes"] == 2
+
+
+def test_a_run_that_was_scaled_to_its_least_is_elastic_in_its_next_attempt(
+    spec: JobSpec, attempt: Attempt, site: Site
+) -> None:
+    """Where its preset lets it have more; else nobody could ever give it back what it gave up."""
+    least = replace(spec, preset="elastic", workers=2, min_workers=2)
+    wide = replace(presets.get("elastic"), max_workers=4)
+    made = make_job(least, attempt, preset=wide, site=site)
+    assert made["metadata"]["annotations"]["slicelift.io/most-workers"] == "4"
+    assert made["spec"]["policies"][1]["action"] == "RestartPod"
+    told = make_request(least, attempt, preset=wide)
+    assert (told["min_nodes"], told["nodes"]) == (2, 4)
+    narrow = make_job(least, attempt, preset=replace(wide, max_workers=None), site=site)
+    assert narrow["spec"]["policies"][1]["action"] == "RestartJob"

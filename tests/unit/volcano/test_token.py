@@ -100,7 +100,9 @@ def test_the_card_tells_that_the_launchers_token_is_not_accepted_and_when_it_is(
     words = {"kubeconfig": str(tmp_path / "kubeconfig"), "namespace": "jobs", "qps": 0.0}
     backend = Volcano(config=Config(Volcano=words))
     handle = f"volcano://jobs/{name}"
-    assert backend.status(handle) == JobStatus(status=Status.STARTING, phase="Running")
+    seen = JobStatus(status=Status.STARTING, phase="Running")
+    # a watch that was just ended is followed again
+    until(lambda: backend.status(handle) == seen)
     server.tokens = set()
     until(lambda: backend.status(handle).reason == "cluster-token")
     assert "does not accept the launcher's own token" in backend.status(handle).message

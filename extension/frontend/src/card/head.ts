@@ -2,7 +2,7 @@
 
 import { el } from "../elements";
 import { clockText, durationText } from "../figures";
-import { elapsed, isSuspended, sentence, statusClass, statusWord } from "../sentences";
+import { elapsed, isSuspended, isSuspending, sentence, statusClass, statusWord } from "../sentences";
 import { isTerminal, type RunView } from "../types";
 import type { Words } from "../words";
 
@@ -96,7 +96,8 @@ export class Head {
     const suspended = isSuspended(this.view);
     this.retry.textContent = suspended ? this.words.__("Resume") : this.words.__("Retry");
     this.retry.className = suspended || this.view.status === "FAILED" ? "sl-main" : "";
-    this.cancel.hidden = over || this.view.status === "CANCELLING" || !this.sure.hidden;
+    const ending = over || (this.view.status === "CANCELLING" && !isSuspending(this.view));
+    this.cancel.hidden = ending || !this.sure.hidden;
     this.suspend.hidden = this.view.status !== "RUNNING" || !this.sure.hidden;
     const all = [this.retry, this.suspend, this.cancel];
     for (const button of all) button.disabled = !this.may || this.busy;

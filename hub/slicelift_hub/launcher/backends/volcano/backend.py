@@ -186,8 +186,8 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     ) -> Proof:
         """Delete the job and prove that no pod of it lives: `grace_seconds` + 20 s at most.
 
-        With `saving` its pods have all the time that their preset gives them. What is left on a node that does not
-        answer is unproven, and named with the node and what it still counts.
+        With `saving` its pods have all the time that their preset gives them, and this returns after a second of it.
+        What is left on a node that does not answer is unproven, and named with the node and what it still counts.
         """
         parsed = parse_handle(handle)
         if parsed is None:

@@ -19,6 +19,8 @@ from slicelift_hub.launcher.backends.volcano.status import OVER, held_words, raw
 # beyond the grace of its pods: garbage collection, the kubelet, an API server that restarts
 _PATIENCE_SECONDS = 20.0
 _LOOK_SECONDS = 0.5
+# for pods that may still save, before who asked is told so
+_SAVING_LOOK_SECONDS = 1.0
 # a controller that was just making pods may make some more
 _LOOKS = 2
 
@@ -26,18 +28,23 @@ _LOOKS = 2
 def end(client: Client, namespace: str, name: str, *, grace_seconds: float | None) -> Proof:
     """Delete the job unless it is over, and wait for the proof: `grace_seconds` + 20 s at most. Safe to repeat.
 
-    None: the pods have the time of their template. Deleting needs no controller of Volcano's: Kubernetes itself collects
-    the pods. Raises Unavailable.
+    None: the pods have the time of their template, which may be an hour. It is not waited for: a proof that is neither
+    gone nor names what is left is to be asked for again. Deleting needs no controller of Volcano's: Kubernetes itself
+    collects the pods. Raises Unavailable.
     """
     job = client.find(paths.jobs(namespace, name))
     alive = living_pods(client, namespace, name)
-    if job is not None and raw_phase(job) not in OVER:
+    over = job is not None and raw_phase(job) in OVER
+    if job is not None and not over:
         client.delete(paths.jobs(namespace, name), uid=job["metadata"]["uid"])
+    if not over:
         _end_pods(client, namespace, alive, grace_seconds)
-    patience = _own_grace(alive) if grace_seconds is None else grace_seconds
-    left = _wait_gone(client, namespace, name, seconds=patience + _PATIENCE_SECONDS)
+    saving = grace_seconds is None and not over
+    seconds = _SAVING_LOOK_SECONDS if saving else (grace_seconds or 0.0) + _PATIENCE_SECONDS
+    left = _wait_gone(client, namespace, name, seconds=seconds)
+    late = [pod for pod in left if not saving or _is_late(pod)]
     return Proof(
-        gone=not left, killed=max(0, len(alive) - len(left)), left=tuple(_tell(client, pod) for pod in left)
+        gone=not left, killed=max(0, len(alive) - len(left)), left=tuple(_tell(client, pod) for pod in late)
     )
 
 
@@ -83,24 +90,26 @@ def sweep(client: Client, namespace: str, *, runtime: str, keep_seconds: float) 
     return deleted
 
 
-def _own_grace(pods: Collection[Object]) -> float:
-    """How long the pods may take to end, by their template."""
-    given = (float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0) for pod in pods)
-    return max(given, default=0.0)
-
-
 def _end_pods(client: Client, namespace: str, pods: Collection[Object], grace_seconds: float | None) -> None:
     """Give the pods no more time than asked; what the garbage collector deletes has the time of its template.
 
     Never none at all: the API server would forget a pod at once, whether or not its node has ended it.
     """
-    if grace_seconds is not None:
+    if grace_seconds is None:
+        pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    else:
         grace_seconds = max(1.0, grace_seconds)
     for pod in pods:
         metadata = pod["metadata"]
         client.delete(
             paths.pods(namespace, metadata["name"]), uid=metadata["uid"], grace_seconds=grace_seconds
         )
+
+
+def _is_late(pod: Object) -> bool:
+    """Whether it should have been gone for a while: the API server writes down when the time of a pod is over."""
+    due = pod["metadata"].get("deletionTimestamp")
+    return bool(due) and time.time() > moment(due) + _PATIENCE_SECONDS
 
 
 def _wait_gone(client: Client, namespace: str, name: str, *, seconds: float) -> list[dict[str, Any]]:

@@ -34,7 +34,9 @@ from slicelift_hub.launcher.backends.volcano.worker import (
     CHECKPOINTS,
     interpreter,
     is_elastic,
+    least_workers,
     make_template,
+    most_workers,
 )
 
 API = "batch.volcano.sh/v1alpha1"
@@ -62,10 +64,10 @@ def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> 
         "maxRetry": settings.attempts,
         "ttlSecondsAfterFinished": site.keep_seconds,
         "plugins": {"env": [], "svc": list(_SERVICE_FLAGS)},
-        "policies": _make_policies(elastic=is_elastic(spec)),
+        "policies": _make_policies(elastic=is_elastic(spec, preset)),
         "tasks": [_make_task(spec, attempt, preset=preset, site=site, labels=labels)],
     }
-    if is_elastic(spec) or settings.min_success is not None:
+    if is_elastic(spec, preset) or settings.min_success is not None:
         # else a worker that found no place would run the job again once the others are through
         body["minSuccess"] = min(settings.min_success or 1, spec.workers)
     if settings.priority_class:
@@ -163,16 +165,6 @@ def make_reference(job: Mapping[str, Any], *, api: str = API) -> dict[str, Any]:
     return {"apiVersion": api, "kind": "Job", **identity, "controller": True, "blockOwnerDeletion": False}
 
 
-def least_workers(spec: JobSpec) -> int:
-    """With how many workers the gang starts and goes on."""
-    return spec.workers if spec.min_workers is None else max(1, min(spec.min_workers, spec.workers))
-
-
-def most_workers(spec: JobSpec, preset: Preset) -> int:
-    """Up to how many workers the gang can be scaled, which torchrun must know from the start."""
-    return max(spec.workers, preset.max_workers or 0) if is_elastic(spec) else spec.workers
-
-
 def _make_task(
     spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site, labels: dict[str, str]
 ) -> dict[str, Any]:
@@ -193,7 +185,7 @@ def _make_task(
 
 def _make_check(spec: JobSpec, preset: Preset) -> dict[str, Any]:
     """What the gang measures before it trains; one worker has no network, and an elastic gang nobody to wait for."""
-    wanted = bool(preset.cluster.check) and spec.workers > 1 and not is_elastic(spec)
+    wanted = bool(preset.cluster.check) and spec.workers > 1 and not is_elastic(spec, preset)
     return {"check": dict(preset.cluster.check)} if wanted else {}
 
 
@@ -215,7 +207,7 @@ def _make_notes(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str,
         "name": spec.name,
         "preset": preset.name,
     }
-    if is_elastic(spec):
+    if is_elastic(spec, preset):
         notes[MOST_NOTE.removeprefix(NOTE)] = str(most_workers(spec, preset))
     if preset.cluster.max_hours is not None:
         notes["max-seconds"] = str(round(preset.cluster.max_hours * 3600))

@@ -28,12 +28,12 @@ def _doubts(spec: JobSpec, preset: Preset) -> list[str]:
             f"{preset.cluster.restart_policy}): the pod never counts as failed, so its RestartJob never fires, and the "
             f"other workers wait for a peer that cannot join them again. --preset {_WHOLE} starts the whole gang again."
         )
-    if is_elastic(spec):
+    if is_elastic(spec, preset):
         doubts.append(
             f"The gang starts as soon as {spec.min_workers} of its {spec.workers} workers have a place; batch size and "
             "steps must not depend on the number of workers."
         )
-    if is_elastic(spec) and preset.cluster.check:
+    if is_elastic(spec, preset) and preset.cluster.check:
         doubts.append(
             f"The network between the workers is not checked, as the preset {preset.name} would have it: who belongs to an "
             "elastic gang changes."

@@ -31,7 +31,8 @@ def make_patch(job: Object, workers: int) -> list[dict[str, Any]]:
     most = (job["metadata"].get("annotations") or {}).get(MOST_NOTE)
     if most is None:
         message = "The gang is not elastic: it keeps the workers that it began with."
-        raise Refused("not-elastic", message, "Promote it with a preset that has min_workers.")
+        hint = "Elastic is one whose preset has min_workers, and which may have more workers than that."
+        raise Refused("not-elastic", message, hint)
     least = int(job["spec"]["minAvailable"])
     if not least <= workers <= int(most):
         message = f"The gang can have from {least} to {most} workers; asked were {workers}."

@@ -72,6 +72,21 @@ def worker_resources(spec: JobSpec, settings: ClusterSettings) -> dict[str, str]
     return found | {name: str(count) for name, count in sorted(settings.resources.items())}
 
 
+def least_workers(spec: JobSpec) -> int:
+    """With how many workers the gang starts and goes on."""
+    return spec.workers if spec.min_workers is None else max(1, min(spec.min_workers, spec.workers))
+
+
+def most_workers(spec: JobSpec, preset: Preset) -> int:
+    """Up to how many workers the gang can be scaled, which torchrun must know from the start."""
+    return spec.workers if spec.min_workers is None else max(spec.workers, preset.max_workers or 0)
+
+
+def is_elastic(spec: JobSpec, preset: Preset) -> bool:
+    """Whether the gang goes on while workers come and go; also one that begins with its least, where there may be more."""
+    return least_workers(spec) < most_workers(spec, preset)
+
+
 def interpreter(spec: JobSpec, settings: ClusterSettings) -> str:
     """The Python that ranks use: the kernel's, unless the preset's image has its own."""
     return settings.python or spec.python
@@ -118,14 +133,9 @@ def _make_environment(spec: JobSpec, preset: Preset, *, site: Site) -> list[dict
     return [
         _from_field("SLICELIFT_POD_IP", "status.podIP"),
         _from_field("SLICELIFT_NODE_NAME", "spec.nodeName"),
-        _restarts(elastic=is_elastic(spec)),
+        _restarts(elastic=is_elastic(spec, preset)),
         *({"name": name, "value": literal(value)} for name, value in plain.items()),
     ]
-
-
-def is_elastic(spec: JobSpec) -> bool:
-    """Whether the gang goes on with fewer workers than it was asked for."""
-    return spec.min_workers is not None and spec.min_workers < spec.workers
 
 
 def _restarts(*, elastic: bool) -> dict[str, Any]:
