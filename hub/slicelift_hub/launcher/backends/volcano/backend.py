@@ -44,6 +44,7 @@ _RETURNS = {
     "cluster-away": ("cluster-back", "The cluster's API server answers again."),
     "cluster-token": ("cluster-back", "The cluster accepts the launcher's token again."),
     "worker-gone": ("worker-back", "The gang has the workers again that it needs."),
+    "workers-fewer": ("workers-all", "The gang has all of its workers."),
 }
 # what no waiting mends; nodes that are too small or too few may yet be added
 _CANNOT = ("queue-missing", "queue-closed", "queue-not-leaf", "quota-too-small")
