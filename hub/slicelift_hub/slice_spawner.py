@@ -10,6 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -43,6 +44,8 @@ _SENTENCES = {
 }
 # an admin's settings that a profile adds to
 _BY_PROFILE = ("image", "extra_annotations", "extra_resource_limits", "extra_resource_guarantees")
+# of its state, what is ours: where a session is and by which token the culler asks it, which the hub forgets else
+_KEPT = (*TOLD, "address", "token")
 _NO_GPU = {"nvidia.com/gpu": "0"}
 
 
@@ -89,6 +92,9 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # of each user's own, where the launcher's `c.Volcano.namespace` puts the user's jobs
+        self.namespace: str = self._expand_user_properties(self.namespace)
+        self.dns_name = self.dns_name_template.format(namespace=self.namespace, name=self.pod_name)
         self._configured: dict[str, Any] = {name: getattr(self, name) for name in _BY_PROFILE}
         self._told: dict[str, Any] = {}
         self._profile: Profile | None = None
@@ -119,9 +125,14 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
         self._take(choice.profile)
 
     async def start(self) -> str:
-        """The address of the session, once its pod runs."""
-        url: str = await super().start()
-        self._told["since"] = time.time()
+        """The address of the session, once its pod runs. Raises `Refusal` with the cluster's words where it says no."""
+        try:
+            url: str = await super().start()
+        except ApiException as error:
+            if error.status not in (403, 404):
+                raise
+            raise self.refused(_not_there(self.namespace, error), instead=None) from error
+        self._told |= {"since": time.time(), "address": url, "token": self.api_token}
         return url
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
@@ -148,7 +159,7 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
     def load_state(self, state: dict[str, Any]) -> None:
         """The inverse of `get_state`."""
         super().load_state(state)
-        self._told = {name: state[name] for name in TOLD if name in state}
+        self._told = {name: state[name] for name in _KEPT if name in state}
 
     def clear_state(self) -> None:
         """The session is over."""
@@ -178,6 +189,15 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
             found.append(queue)
             name = queue["spec"].get("parent") or ""
         return found
+
+
+def _not_there(namespace: str, error: ApiException) -> SliceliftError:
+    """The namespace is missing, the hub has no right there, or it has no room."""
+    with suppress(ValueError, TypeError, KeyError):
+        error.reason = json.loads(error.body)["message"]
+    message = f"The cluster takes no session in the namespace {namespace}: {error.reason}."
+    hint = "Whoever runs the cluster must look at the namespace, its quota, and the hub's rights there."
+    return Unavailable("session-refused", message, hint)
 
 
 def _sentence(event: Mapping[str, Any]) -> str:
