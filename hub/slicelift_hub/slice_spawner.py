@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 from kubernetes_asyncio.client import ApiException
@@ -119,6 +120,7 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
         try:
             choice = self.chosen()
             await self.must_be_free(choice.profile)
+            await self._may_be_here()
         except SliceliftError as error:
             raise self.refused(error, instead=None) from None
         self._told = told_of(choice)
@@ -129,9 +131,13 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
         try:
             url: str = await super().start()
         except ApiException as error:
-            if error.status not in (403, 404):
+            if error.status != 403:
                 raise
-            raise self.refused(_not_there(self.namespace, error), instead=None) from error
+            # as for a quota of the namespace
+            with suppress(ValueError, TypeError, KeyError):
+                error.reason = json.loads(error.body)["message"]
+            raise self.refused(_not_here(self.namespace, error.reason), instead=None) from error
+        await self._until_it_answers(urlsplit(url))
         self._told |= {"since": time.time(), "address": url, "token": self.api_token}
         return url
 
@@ -179,6 +185,26 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
         self.extra_annotations = {**given["extra_annotations"], QUEUE: self.queue}
         self.image = profile.image or given["image"]
 
+    async def _may_be_here(self) -> None:
+        """Before KubeSpawner follows the namespace, which it would do for ever where it may not."""
+        asked = shared_client("CoreV1Api").list_namespaced_event(
+            self.namespace, limit=1, _preload_content=False
+        )
+        answer = await asyncio.wait_for(asked, _ASK_SECONDS)
+        if answer.status == 403:
+            raise _not_here(self.namespace, (await answer.json())["message"])
+
+    async def _until_it_answers(self, place: SplitResult) -> None:
+        """Return when its port is open: only from there on it can be idle. What never answers the hub ends."""
+        until = time.monotonic() + self.http_timeout
+        while time.monotonic() < until and await self.poll() is None:
+            with suppress(OSError):
+                async with asyncio.timeout(_ASK_SECONDS):
+                    _, writer = await asyncio.open_connection(place.hostname, place.port)
+                writer.close()
+                return
+            await asyncio.sleep(0.2)
+
     async def _queues(self) -> list[dict[str, Any]]:
         """The queue of sessions and all above it."""
         ask = shared_client("CustomObjectsApi").get_cluster_custom_object
@@ -191,11 +217,8 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
         return found
 
 
-def _not_there(namespace: str, error: ApiException) -> SliceliftError:
-    """The namespace is missing, the hub has no right there, or it has no room."""
-    with suppress(ValueError, TypeError, KeyError):
-        error.reason = json.loads(error.body)["message"]
-    message = f"The cluster takes no session in the namespace {namespace}: {error.reason}."
+def _not_here(namespace: str, why: str) -> SliceliftError:
+    message = f"The cluster takes no session in the namespace {namespace}: {why}."
     hint = "Whoever runs the cluster must look at the namespace, its quota, and the hub's rights there."
     return Unavailable("session-refused", message, hint)
 

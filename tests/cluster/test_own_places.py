@@ -115,6 +115,11 @@ def anna(sign_in: Callable[[str], Person]) -> Person:
     return sign_in("anna")
 
 
+@pytest.fixture(scope="module")
+def dora(sign_in: Callable[[str], Person]) -> Person:
+    return sign_in("dora")
+
+
 @pytest.fixture
 def namespace(prefix: str) -> str:
     """Anna's, for the report of a failure."""
@@ -144,18 +149,29 @@ def test_a_session_and_its_jobs_are_in_the_users_namespace_and_the_home_stays(
 
 
 def test_who_has_no_namespace_is_told_which_one_is_missing(
-    sign_in: Callable[[str], Person], api: Api, prefix: str
+    sign_in: Callable[[str], Person], hub: ClusterHub, prefix: str
 ) -> None:
     refused = sign_in("ben").begin("cpu")
     assert refused.status_code == 503
     told = refused.json()["message"]
-    assert told.startswith(f"The cluster takes no session in the namespace {prefix}-ben: ")
+    assert told.startswith(f"The cluster takes no session in the namespace {prefix}-ben: events is forbidden")
+    # and the hub does not ask for ever
+    assert "cannot watch" not in (hub.home / "hub" / "hub.log").read_text()
+
+
+def test_a_namespace_without_room_says_so(dora: Person, api: Api, prefix: str) -> None:
+    place, quota = f"{prefix}-dora", {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    api.core.create_namespaced_resource_quota(place, quota)
+    kit.wait_for("the quota", lambda: api.core.read_namespaced_resource_quota("none", place).status.hard)
+    refused = dora.begin("cpu")
+    assert refused.status_code == 503
+    assert "exceeded quota: none" in refused.json()["message"]
+    api.core.delete_namespaced_resource_quota("none", place)
 
 
 def test_a_session_that_nobody_uses_ends_and_one_with_a_busy_kernel_never(
-    anna: Person, sign_in: Callable[[str], Person], api: Api, namespace: str, prefix: str
+    anna: Person, dora: Person, api: Api, namespace: str, prefix: str
 ) -> None:
-    dora = sign_in("dora")
     dora.spawn("short")
     session = pod_of(api, f"{prefix}-dora", "dora").metadata.name
     kernel = dora.session("POST", "kernels", {"name": "python3"}).json()["id"]
