@@ -94,11 +94,9 @@ def make_role() -> dict[str, Any]:
 
 async def _idle(server: Row, state: Row, *, age: float) -> float | None:
     """`idle_seconds` by what the session's own server says, straight from its port; None also where it says nothing."""
-    if state.get("pod_name"):
-        return None  # its token is in its pod alone; `max_hours` holds
     address, token = state.get("address"), _token(state)
     if not address or not token:
-        _log.warning("%s is not judged: it runs in no process of this machine.", server["full_name"])
+        _log.warning("%s is not judged: neither its process nor its pod is known.", server["full_name"])
         return None
     base = f"{address}{urlsplit(server['url']).path}api"
     try:
@@ -111,7 +109,9 @@ async def _idle(server: Row, state: Row, *, age: float) -> float | None:
 
 
 def _token(state: Row) -> str:
-    """The session's own, from the environment of its process while exactly that one lives; empty without one."""
+    """The session's own: of a pod from its state, else from the environment of exactly its process; empty without one."""
+    if state.get("pod_name"):
+        return str(state.get("token") or "")
     if not processes.alive((state.get("pid", 0), state.get("pid_start", 0))):
         return ""
     found = (
@@ -123,7 +123,12 @@ def _token(state: Row) -> str:
 async def _get(url: str, token: str) -> list[Row]:
     """An empty list for what that server does not have, such as terminals."""
     headers = {"Authorization": f"token {token}"}
-    request = HTTPRequest(f"{url}?no_track_activity=1", headers=headers, request_timeout=REQUEST_SECONDS)
+    request = HTTPRequest(
+        f"{url}?no_track_activity=1",
+        headers=headers,
+        request_timeout=REQUEST_SECONDS,
+        follow_redirects=False,  # where it leads is its user's to say
+    )
     answer = await AsyncHTTPClient().fetch(request, raise_error=False)
     if answer.code == 404:
         return []

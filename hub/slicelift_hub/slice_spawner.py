@@ -10,7 +10,9 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 from kubernetes_asyncio.client import ApiException
@@ -43,6 +45,8 @@ _SENTENCES = {
 }
 # an admin's settings that a profile adds to
 _BY_PROFILE = ("image", "extra_annotations", "extra_resource_limits", "extra_resource_guarantees")
+# of its state, what is ours: where a session is and by which token the culler asks it, which the hub forgets else
+_KEPT = (*TOLD, "address", "token")
 _NO_GPU = {"nvidia.com/gpu": "0"}
 
 
@@ -89,6 +93,9 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # of each user's own, where the launcher's `c.Volcano.namespace` puts the user's jobs
+        self.namespace: str = self._expand_user_properties(self.namespace)
+        self.dns_name = self.dns_name_template.format(namespace=self.namespace, name=self.pod_name)
         self._configured: dict[str, Any] = {name: getattr(self, name) for name in _BY_PROFILE}
         self._told: dict[str, Any] = {}
         self._profile: Profile | None = None
@@ -113,15 +120,25 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
         try:
             choice = self.chosen()
             await self.must_be_free(choice.profile)
+            await self._may_be_here()
         except SliceliftError as error:
             raise self.refused(error, instead=None) from None
         self._told = told_of(choice)
         self._take(choice.profile)
 
     async def start(self) -> str:
-        """The address of the session, once its pod runs."""
-        url: str = await super().start()
-        self._told["since"] = time.time()
+        """The address of the session, once its pod runs. Raises `Refusal` with the cluster's words where it says no."""
+        try:
+            url: str = await super().start()
+        except ApiException as error:
+            if error.status != 403:
+                raise
+            # as for a quota of the namespace
+            with suppress(ValueError, TypeError, KeyError):
+                error.reason = json.loads(error.body)["message"]
+            raise self.refused(_not_here(self.namespace, error.reason), instead=None) from error
+        await self._until_it_answers(urlsplit(url))
+        self._told |= {"since": time.time(), "address": url, "token": self.api_token}
         return url
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
@@ -148,7 +165,7 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
     def load_state(self, state: dict[str, Any]) -> None:
         """The inverse of `get_state`."""
         super().load_state(state)
-        self._told = {name: state[name] for name in TOLD if name in state}
+        self._told = {name: state[name] for name in _KEPT if name in state}
 
     def clear_state(self) -> None:
         """The session is over."""
@@ -168,6 +185,26 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
         self.extra_annotations = {**given["extra_annotations"], QUEUE: self.queue}
         self.image = profile.image or given["image"]
 
+    async def _may_be_here(self) -> None:
+        """Before KubeSpawner follows the namespace, which it would do for ever where it may not."""
+        asked = shared_client("CoreV1Api").list_namespaced_event(
+            self.namespace, limit=1, _preload_content=False
+        )
+        answer = await asyncio.wait_for(asked, _ASK_SECONDS)
+        if answer.status == 403:
+            raise _not_here(self.namespace, (await answer.json())["message"])
+
+    async def _until_it_answers(self, place: SplitResult) -> None:
+        """Return when its port is open: only from there on it can be idle. What never answers the hub ends."""
+        until = time.monotonic() + self.http_timeout
+        while time.monotonic() < until and await self.poll() is None:
+            with suppress(OSError):
+                async with asyncio.timeout(_ASK_SECONDS):
+                    _, writer = await asyncio.open_connection(place.hostname, place.port)
+                writer.close()
+                return
+            await asyncio.sleep(0.2)
+
     async def _queues(self) -> list[dict[str, Any]]:
         """The queue of sessions and all above it."""
         ask = shared_client("CustomObjectsApi").get_cluster_custom_object
@@ -178,6 +215,12 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
             found.append(queue)
             name = queue["spec"].get("parent") or ""
         return found
+
+
+def _not_here(namespace: str, why: str) -> SliceliftError:
+    message = f"The cluster takes no session in the namespace {namespace}: {why}."
+    hint = "Whoever runs the cluster must look at the namespace, its quota, and the hub's rights there."
+    return Unavailable("session-refused", message, hint)
 
 
 def _sentence(event: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,23 @@ FILES = {
 
 
 @contextmanager
-def account(api: Api, name: str, *, namespace: str, folder: Path) -> Iterator[Path]:
-    """A kubeconfig of the hub's or the launcher's account, which lives in `namespace` and may work there."""
+def account(api: Api, name: str, *, namespace: str, folder: Path, also: Sequence[str] = ()) -> Iterator[Path]:
+    """A kubeconfig of the hub's or the launcher's account, which lives in `namespace` and may work there and in `also`."""
     own = f"{name}-{secrets.token_hex(3)}"
-    bodies = [
-        body
+    of_the_cluster, of_a_namespace = (
+        list(yaml.safe_load_all(_renamed((RBAC / file).read_text(), name, own, namespace)))
         for file in FILES[name]
-        for body in yaml.safe_load_all(_renamed((RBAC / file).read_text(), name, own, namespace))
-    ]
+    )
     rbac = client.RbacAuthorizationV1Api(api.raw)
-    for body in bodies:
+    for body in of_the_cluster:
         _apply(api, body, namespace)
+    for place in (namespace, *also):
+        for body in of_a_namespace:
+            _apply(api, body, place)
     try:
         yield kubeconfig(api, folder / f"{name}.kubeconfig", account=own, namespace=namespace)
     finally:
-        for body in bodies:
+        for body in of_the_cluster:
             if body["kind"] == "ClusterRoleBinding":
                 rbac.delete_cluster_role_binding(body["metadata"]["name"])
             if body["kind"] == "ClusterRole":

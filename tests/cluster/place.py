@@ -75,9 +75,10 @@ c.SliceSpawner.environment = {environment}
 
 @dataclass(kw_only=True)
 class ClusterHub(RunningHub):
-    """`slicelift up` with sessions in pods. `claims`: what a session has mounted, by claim; `settings`: of the backend.
+    """`slicelift up` with sessions in pods. `claims`: what a session has mounted, by claim.
 
-    `shown`: the name of a ConfigMap by which sessions know the presets, where there is one.
+    `shown`: the name of a ConfigMap by which sessions know the presets, where there is one. `settings` of the backend,
+    `session_settings` of the spawner and `more` variables of the hub win over ours.
     """
 
     address: str
@@ -88,12 +89,14 @@ class ClusterHub(RunningHub):
     image: str
     claims: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    session_settings: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, str] = field(default_factory=dict)
     shown: str = ""
 
     @property
     def variables(self) -> dict[str, str]:
         ours = {"SLICELIFT_SESSIONS": "pods", "SLICELIFT_ADDRESS": self.address}
-        return {**super().variables, **ours, "KUBECONFIG": str(self.kubeconfig)}
+        return {**super().variables, **ours, "KUBECONFIG": str(self.kubeconfig), **self.more}
 
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -120,12 +123,15 @@ class ClusterHub(RunningHub):
             words["environment"] = {"SLICELIFT_PRESETS": "/etc/slicelift/presets.yaml"}
         words["volumes"] = [{"name": f"v-{number}", **volume} for number, volume in enumerate(volumes)]
         words["mounts"] = [{"name": f"v-{number}", "mountPath": path} for number, path in enumerate(paths)]
-        more = "".join(f"c.Volcano.{name} = {value!r}\n" for name, value in self.settings.items())
+        jobs = "".join(f"c.Volcano.{name} = {value!r}\n" for name, value in self.settings.items())
+        sessions = "".join(
+            f"c.SliceSpawner.{name} = {value!r}\n" for name, value in self.session_settings.items()
+        )
         for name, text in (
             ("profiles.yaml", PROFILES),
             ("presets.yaml", PRESETS.format(**words)),
-            ("launcher_config.py", LAUNCHER.format(**words) + more),
-            ("jupyterhub_config.py", SESSIONS.format(**words)),
+            ("launcher_config.py", LAUNCHER.format(**words) + jobs),
+            ("jupyterhub_config.py", SESSIONS.format(**words) + sessions),
         ):
             (self.home / name).write_text(text, encoding="utf-8")
 

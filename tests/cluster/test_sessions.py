@@ -8,22 +8,21 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import re
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import accounts
-import httpx
 import launching
+import members
 import pytest
 from bed import kit
 from bed.cluster import Cluster
 from bed.kit import Api
 from kubernetes import client
+from members import Person, pod_of
 from place import ClusterHub
 from slicelift.launcher_client import Client
 from slicelift.models import JobSpec, RunView, Status, to_dict
@@ -31,7 +30,6 @@ from slicelift.models import JobSpec, RunView, Status, to_dict
 # the first one waits for the bed, the image and the hub
 pytestmark = pytest.mark.timeout(600)
 SLICE = "nvidia.com/mig-1g.10gb"
-SESSION = "component=singleuser-server"
 OF_THE_CLUSTER = {("", "nodes", "list"), ("", "pods", "list"), ("scheduling.volcano.sh", "queues", "get")}
 OF_A_NAMESPACE = {
     *(("", "pods", verb) for verb in ("create", "list", "watch", "delete")),
@@ -72,48 +70,6 @@ if __name__ == "__main__":
     slicelift.log(step=0, loss=1.0)
 """
 Calls = list[tuple[Any, ...]]
-
-
-@dataclass
-class Person:
-    """Somebody signed in, with the cookies of a browser."""
-
-    name: str
-    hub: ClusterHub
-    http: httpx.Client
-
-    def api(self, method: str, path: str, body: object = None) -> httpx.Response:
-        """The hub's API, as the hub's own pages call it."""
-        token = next(c.value or "" for c in self.http.cookies.jar if c.name == "_xsrf" and "/hub" in c.path)
-        headers = {"X-XSRFToken": token, "Referer": self.hub.url}
-        return self.http.request(method, f"/hub/api/{path}", json=body, headers=headers)
-
-    def form(self) -> str:
-        """The spawn form's text."""
-        return re.sub(r"<style>.*?</style>|<[^>]*>", " ", self.http.get("/hub/spawn").text, flags=re.DOTALL)
-
-    def begin(self, profile: str) -> httpx.Response:
-        """Ask for a session."""
-        return self.api("POST", f"users/{self.name}/server", {"profile": profile})
-
-    def spawn(self, profile: str) -> None:
-        """A session, once it answers."""
-        assert (answer := self.begin(profile)).status_code in (201, 202), answer.text
-        kit.wait_for(f"the session of {self.name}", self.is_ready, seconds=180)
-
-    def is_ready(self) -> bool:
-        """Whether the hub says that the session answers."""
-        servers = self.api("GET", f"users/{self.name}").json().get("servers", {})
-        return bool(servers.get("", {}).get("ready"))
-
-    def stop(self) -> None:
-        """The end of the session, waited for."""
-        assert self.api("DELETE", f"users/{self.name}/server").status_code in (202, 204)
-        kit.wait_for(
-            "the session to end",
-            lambda: not self.api("GET", f"users/{self.name}").json().get("servers"),
-            seconds=60,
-        )
 
 
 @pytest.fixture(scope="module")
@@ -170,22 +126,8 @@ def hub(
 @pytest.fixture(scope="module")
 def sign_in(hub: ClusterHub) -> Iterator[Callable[[str], Person]]:
     """A new account, signed in."""
-    made: list[httpx.Client] = []
-
-    def sign_in(name: str) -> Person:
-        password = hub.slicelift("hub", "add-user", name)["password"]
-        http = httpx.Client(base_url=hub.url, trust_env=False, follow_redirects=True, timeout=60)
-        made.append(http)
-        page = http.get("/hub/login")
-        assert "isolation: one pod per session" in page.text
-        token = next(c.value for c in http.cookies.jar if c.name == "_xsrf" and "/hub" in c.path)
-        form = {"username": name, "password": password, "_xsrf": token}
-        assert http.post("/hub/login", params={"next": "/hub/home"}, data=form).status_code == 200
-        return Person(name=name, hub=hub, http=http)
-
-    yield sign_in
-    for http in made:
-        http.close()
+    with members.signing_in(hub) as sign_in:
+        yield sign_in
 
 
 @pytest.fixture(scope="module")
@@ -196,15 +138,6 @@ def anna(sign_in: Callable[[str], Person]) -> Person:
 @pytest.fixture(scope="module")
 def ben(sign_in: Callable[[str], Person]) -> Person:
     return sign_in("ben")
-
-
-def pod_of(api: Api, namespace: str, name: str) -> Any:
-    (pod,) = [
-        pod
-        for pod in api.core.list_namespaced_pod(namespace, label_selector=SESSION).items
-        if pod.metadata.annotations["hub.jupyter.org/username"] == name
-    ]
-    return pod
 
 
 def test_the_hubs_rights_are_those_listed_here_and_no_more(
@@ -291,9 +224,7 @@ def test_a_session_outlives_its_hub(ben: Person, hub: ClusterHub, api: Api, name
 @pytest.fixture
 def annas_client(anna: Person, hub: ClusterHub) -> Iterator[Client]:
     """The launcher with a token of anna's."""
-    made = anna.api("POST", f"users/{anna.name}/tokens", {"note": "test"})
-    assert made.status_code == 201, made.text
-    with Client(f"http://{hub.address}:{hub.launcher_port}", made.json()["token"]) as client:
+    with Client(f"http://{hub.address}:{hub.launcher_port}", anna.token()) as client:
         yield client
 
 

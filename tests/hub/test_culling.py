@@ -104,11 +104,16 @@ def test_a_session_is_shown_its_own_token_alone_and_may_answer_anything(
             # whoever has the port of a session that is gone is asked nothing
             state["pid_start"] += 1
             assert not asyncio.run(arbiter(inactive_limit=60, server=server))
+            # of a pod the hub keeps it
+            server["state"] = {"address": state["address"], "since": state["since"], "pod_name": "ben"}
+            assert not asyncio.run(arbiter(inactive_limit=60, server=server))
+            server["state"]["token"] = "the session's"
+            assert asyncio.run(arbiter(inactive_limit=60, server=server)) is idle
         finally:
             spy.kill()
         seen = spy.stdout.readlines()
         assert set(seen) == {"token the session's\n"}
-        assert len(seen) <= 2
+        assert len(seen) <= 4
 
 
 @pytest.mark.asyncio

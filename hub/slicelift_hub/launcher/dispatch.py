@@ -38,8 +38,9 @@ class Pace:
     """How often and how long, in seconds."""
 
     poll: float = 0.3
-    # the same for a backend that tells its news by itself
+    # the same for a backend that tells its news by itself, and from where on many jobs are looked at less often
     listening: float = 5.0
+    looks_per_second: float = 100.0
     # while a backend makes something ready for a gang, which it does not tell
     preparing: float = 1.0
     # how long a job that is over may still send its last points and logs before its end is told
@@ -201,12 +202,12 @@ class Dispatch:
             drive.poke.set()
 
     async def _to_the_end(self, submission: str, drive: _Drive) -> None:
-        over, calm = False, self._pace.poll if self._backend.leased else self._pace.listening
+        over = False
         while not over:
-            pause = calm
+            pause = self._calm()
             try:
                 over = await self._step(submission, drive)
-                pause = self._pace.preparing if drive.preparing else calm
+                pause = self._pace.preparing if drive.preparing else pause
             except Unavailable as error:
                 _log.warning("%s: %s", submission, error)
                 pause = self._pace.retry
@@ -217,6 +218,12 @@ class Dispatch:
                 await _sleep(drive.poke, pause)
         self._forget(submission)
         self.wake()
+
+    def _calm(self) -> float:
+        """Seconds until the next look at a job of which there is no news."""
+        if self._backend.leased:
+            return self._pace.poll
+        return max(self._pace.listening, len(self._drives) / self._pace.looks_per_second)
 
     def _forget(self, submission: str) -> None:
         self._drives.pop(submission, None)

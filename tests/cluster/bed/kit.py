@@ -34,9 +34,9 @@ def connect(kubeconfig: Path) -> Api:
 
 
 @contextmanager
-def namespace(api: Api, *, labels: Mapping[str, str] | None = None) -> Iterator[str]:
+def namespace(api: Api, *, name: str = "", labels: Mapping[str, str] | None = None) -> Iterator[str]:
     """A namespace of its own. Jobs go first, then pods, then the namespace: the other way round floods Volcano."""
-    name = f"t-{secrets.token_hex(4)}"
+    name = name or f"t-{secrets.token_hex(4)}"
     api.core.create_namespace({"metadata": {"name": name, "labels": dict(labels or {})}})
     try:
         # pods are refused until this is there

@@ -35,6 +35,7 @@ WANTED = (
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 # `capacity`, not `proportion` (never both): quotas as people write them, by resource and along the queue's ancestors,
 # instead of shares by weight; and an unbound claim of an unknown driver cannot make a queue "overused" for ever.
+# Without `network-topology-aware` a job's wish for nodes that lie close is not heard, and not refused.
 SCHEDULING = """
 actions: "enqueue, allocate, backfill"
 tiers:
@@ -52,6 +53,7 @@ tiers:
     enableHierarchy: true
   - name: nodeorder
   - name: binpack
+  - name: network-topology-aware
 """
 
 

@@ -57,6 +57,21 @@ def test_replaced_workers_of_an_elastic_gang_are_no_restart(scene: Any) -> None:
     assert fold(scene.picture).restarts == 0
 
 
+def test_an_elastic_gang_says_how_many_workers_it_has(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Running", min_workers=1)
+    scene.add_pod(0, node="a", phase="Running", running={})
+    scene.add_pod(1, says="0/1 nodes are unavailable")
+    found = fold(scene.picture)
+    assert (found.reason, found.message) == (
+        "workers-fewer",
+        "The gang has 1 of its 2 workers and goes on with these.",
+    )
+    scene.pods.pop()
+    assert fold(scene.picture).reason == "workers-fewer"
+    scene.add_pod(1, node="a", phase="Running", running={})
+    assert fold(scene.picture) == JobStatus(status=Status.STARTING, phase="Running")
+
+
 def test_a_lost_node_is_named_with_what_it_holds(scene: Any) -> None:
     scene.job = scene.make_job(phase="Running")
     scene.add_node("a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +97,18 @@ def test_the_card_tells_that_the_launchers_token_is_not_accepted_and_when_it_is(
         listed[path] = []
     for path, items in listed.items():
         server.say("GET", path, (200, {"items": items, "metadata": {"resourceVersion": "5"}}))
-        server.say("GET", f"{path}?watch", (200, [0.2, None]))
+        server.say("GET", f"{path}?watch", (200, [0.2]))
     words = {"kubeconfig": str(tmp_path / "kubeconfig"), "namespace": "jobs", "qps": 0.0}
     backend = Volcano(config=Config(Volcano=words))
     handle = f"volcano://jobs/{name}"
     seen = JobStatus(status=Status.STARTING, phase="Running")
-    # a watch that was just ended is followed again
-    until(lambda: backend.status(handle) == seen)
-    server.tokens = set()
-    until(lambda: backend.status(handle).reason == "cluster-token")
-    assert "does not accept the launcher's own token" in backend.status(handle).message
-    server.tokens = None
-    until(lambda: backend.status(handle).reason == "cluster-back")
-    backend.close()
+    with closing(backend):
+        # a watch that was just ended is followed again
+        until(lambda: backend.status(handle) == seen)
+        server.tokens = set()
+        until(lambda: backend.status(handle).reason == "cluster-token")
+        assert "does not accept the launcher's own token" in backend.status(handle).message
+        for path in listed:
+            server.say("GET", f"{path}?watch", (200, [15]))
+        server.tokens = None
+        until(lambda: backend.status(handle).reason == "cluster-back")

@@ -367,6 +367,21 @@ def test_no_group_of_nodes_is_close_enough(scene: Any) -> None:
     scene.job["spec"]["networkTopology"] = {"mode": "hard", "highestTierAllowed": 1}
     scene.tell("PodGroup", "something of the topology")
     assert why(scene)[0] == "topology"
+    scene.job["spec"]["networkTopology"]["mode"] = "soft"
+    assert why(scene)[0] == "placing"
+
+
+def test_gpus_that_lie_apart_within_a_group_of_nodes(scene: Any) -> None:
+    """The scheduler speaks of one group alone, and of the cluster it would not be true."""
+    for name in "abc":
+        scene.add_node(name)
+    scene.job = scene.make_job(age=5)
+    scene.stuck(
+        "1/3 tasks in gang unschedulable: pod group is not ready, 3 Pending, 3 minAvailable; Pending: 1 Unschedulable, 2 "
+        "Schedulable. Origin reason is x: In hyperNode rack-1: 0/2 nodes are unavailable: 2 Insufficient nvidia.com/gpu."
+    )
+    scene.job["spec"]["networkTopology"] = {"mode": "hard", "highestTierAllowed": 1}
+    assert why(scene)[0] == "topology"
 
 
 def test_the_turn_and_the_latest_start(scene: Any, ago: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from slicelift.models import size_text
 from slicelift_profiles.slices import RESOURCE_PREFIX
@@ -16,11 +17,7 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei"
 
 def quantity(value: object) -> float:
     """`256Gi`, `500m`, `8`, `1e3` -> a number; 0 for what is no quantity."""
-    text = str(value).strip()
-    for suffix, factor in (*_BINARY.items(), *_SUFFIXES.items()):
-        if text.endswith(suffix):
-            return _number(text.removesuffix(suffix)) * factor
-    return _number(text)
+    return _read(str(value).strip())
 
 
 def amounts(listed: Mapping[str, object] | None) -> dict[str, float]:
@@ -77,6 +74,15 @@ def noun(name: str, single: bool = False) -> str:
 def count(value: float, what: str) -> str:
     """`2 jobs`, `1 job`."""
     return f"{int(value):,} {what}{'' if int(value) == 1 else 's'}"
+
+
+# a look at a job reads those of all nodes and queues, and a thousand jobs are looked at every few seconds
+@lru_cache(maxsize=4096)
+def _read(text: str) -> float:
+    for suffix, factor in (*_BINARY.items(), *_SUFFIXES.items()):
+        if text.endswith(suffix):
+            return _number(text.removesuffix(suffix)) * factor
+    return _number(text)
 
 
 def _number(text: str) -> float:

@@ -137,6 +137,10 @@ def _placed(picture: Picture, phase: str) -> JobStatus:
     trouble = pod_trouble(picture)
     if trouble is not None:
         return _make(picture, Status.STARTING, phase=phase, reason=trouble.reason, message=trouble.message)
+    here = sum(1 for pod in picture.pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded"))
+    if phase == "Running" and picture.least <= here < picture.replicas:
+        message = f"The gang has {here} of its {picture.replicas} workers and goes on with these."
+        return _make(picture, Status.STARTING, phase=phase, reason="workers-fewer", message=message)
     return _make(picture, Status.STARTING, phase=phase)
 
 

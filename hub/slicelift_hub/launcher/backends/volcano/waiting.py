@@ -58,6 +58,8 @@ SILENT_SECONDS = 20.0
 # an unschedulable gang's condition is renewed at least so often
 RENEWED_SECONDS = 150.0
 _PRINTED = re.compile(r'Message:"((?:[^"\\]|\\.)+)')
+# before why no node of a group takes a pod; of the whole cluster it has no such words
+_IN_A_GROUP = "In hyperNode "
 _MUTE = "it does not react. Whoever runs the cluster must look."
 
 
@@ -307,8 +309,12 @@ def _fragmented(picture: Picture, resource: str, closed: Mapping[str, int]) -> W
 
 
 def _topology(picture: Picture) -> Why | None:
-    wish = picture.job["spec"].get("networkTopology")
-    if not wish or picture.placed or picture.now - picture.since < SILENT_SECONDS:
+    """Where no group of nodes has the numbers the scheduler names none, and a moment later that may still change."""
+    wish = picture.job["spec"].get("networkTopology") or {}
+    if wish.get("mode") != "hard" or picture.placed:
+        return None
+    told = any(_IN_A_GROUP in text for text in picture.scheduler_says())
+    if not told and picture.now - picture.since < SILENT_SECONDS:
         return None
     tier = wish.get("highestTierAllowed")
     message = f"The job's nodes must lie within tier {tier} of the network, and Volcano finds no such group of nodes with room."
@@ -348,8 +354,8 @@ _CHECKS: tuple[Callable[[Picture], Why | None], ...] = (
     _scheduler_silent,
     _short,
     _promised,
-    _nodes,
     _topology,
+    _nodes,
 )
 
 
