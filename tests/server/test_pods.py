@@ -198,7 +198,7 @@ def test_an_elastic_gang_shrinks_and_takes_a_returned_node_in(bench: Bench, tool
     os.kill(bench.told(view)["pods"][1]["pid"], signal.SIGKILL)
     (bench.flags / "go").touch()
     tools.wait_for((bench.flags / "0-8").exists, lambda: bench.containers(view), 240)
-    assert "rank 0 of 1 begins at 6" in bench.log(view, "0")
+    tools.wait_for(lambda: "rank 0 of 1 begins at 6" in bench.log(view, "0"), lambda: bench.log(view, "0"))
     hold.unlink()
     tools.wait_for(lambda: "of 2 begins at 9" in bench.log(view, "0"), lambda: bench.containers(view), 240)
     done = bench.launcher.until(view.run_id, Status.FINISHED, 180)
