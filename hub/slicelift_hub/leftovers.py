@@ -69,7 +69,9 @@ def _of_user(traces: Traces, others: Others) -> list[Process]:
     marks = others() if theirs else set()
     if not marks:
         return theirs
-    inside = [each for each in theirs if processes.mount_namespace(each.pid) == traces.mount_namespace]
-    # the kernel gives the number of a namespace away again once its last process is gone
-    taken = any(marks & set(processes.environment(each.pid)) for each in inside)
-    return [] if taken or not traces.mount_namespace else inside
+    if not traces.mount_namespace:
+        return []
+    inside = processes.inhabitants(
+        (each.pid for each in theirs), traces.mount_namespace, lambda item: item in marks
+    )
+    return [each for each in theirs if each.pid in inside]

@@ -108,10 +108,7 @@ def pids() -> list[int]:
 
 def environment(pid: int) -> list[bytes]:
     """`NAME=value` of what the process was started with; empty where it may not be read."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    return _environ(pid).split(b"\0")
 
 
 def boot_id() -> str:
@@ -125,6 +122,18 @@ def mount_namespace(pid: int | str = "self") -> str:
         return str(Path(f"/proc/{pid}/ns/mnt").readlink())
     except OSError:
         return ""
+
+
+def inhabitants(among: Iterable[int], namespace: str, foreign: Callable[[bytes], bool]) -> set[int]:
+    """Who of these lives in that mount namespace; nobody if one there bears a mark that is `foreign`.
+
+    The kernel gives the number of a namespace away again once its last process is gone. And a process shows no
+    environment while it is being exec'ed: whose it is, the next search tells.
+    """
+    inside = {pid for pid in among if mount_namespace(pid) == namespace}
+    told = {pid: shown for pid in inside if (shown := _environ(pid)) or _is_bare(pid)}
+    taken = any(foreign(item) for shown in told.values() for item in shown.split(b"\0"))
+    return set() if taken else set(told)
 
 
 def become_subreaper() -> None:
@@ -222,16 +231,13 @@ def _marked(everyone: dict[int, Process], mark: bytes) -> set[int]:
 
 
 def _inhabitants(everyone: dict[int, Process], tree: Tree) -> set[int]:
-    """Who lives in the agent's mount namespace, unless that name now belongs to another attempt.
-
-    The kernel gives the number of a namespace away again once its last process is gone.
-    """
+    """Who lives in the agent's mount namespace, unless that name now belongs to another attempt."""
     if not tree.mount_namespace or tree.mount_namespace == mount_namespace():
         return set()
-    inside = {pid for pid in everyone if mount_namespace(pid) == tree.mount_namespace}
     word = f"{tree.marker}=".encode()
-    markers = {item for pid in inside for item in environment(pid) if item.startswith(word)}
-    return set() if markers - {tree.mark} else inside
+    return inhabitants(
+        everyone, tree.mount_namespace, lambda item: item.startswith(word) and item != tree.mark
+    )
 
 
 def _with_descendants(everyone: dict[int, Process], roots: set[int]) -> set[int]:
@@ -246,6 +252,26 @@ def _with_descendants(everyone: dict[int, Process], roots: set[int]) -> set[int]
             found.add(pid)
             queue.extend(below.get(pid, ()))
     return found
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def _is_bare(pid: int) -> bool:
+    """Whether it was started without any environment: its bounds (proc(5): env_start, env_end) are set, and the same.
+
+    Both are 0 while it is being exec'ed, and for others' processes.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    bounds = text.rpartition(")")[2].split()[47:49]
+    return len(set(bounds)) == 1 and bounds[0] != "0"
 
 
 def _note(found: list[Process], seen: set[tuple[int, int]]) -> list[Process]:
