@@ -26,24 +26,28 @@ presets:
     min_workers: 1
     cluster: {attempts: 10, grace_seconds: 20, cpu: 0.7, memory: 1Gi, shm: 64Mi, disk: 512Mi}
 """
-# it ends once it has been two, one and two again; `worlds` has an entry for every step that was made
+# it ends once its gang was of these sizes, in so many starts; `worlds` has an entry for every step that was made: which
+# start made it, and with how many
 PROGRAM = """
 import itertools, time
 import slicelift, torch, torch.distributed as dist
 
+SIZES, STARTS = {sizes}, {starts}
+
 def is_over(worlds):
-    parts = [(size, len(list(steps))) for size, steps in itertools.groupby(worlds)]
-    return [size for size, _ in parts] == [2, 1, 2] and parts[-1][1] >= 5
+    sizes = [size for size, _ in itertools.groupby(size for _, size in worlds)]
+    return sizes == SIZES and worlds[-1][0] + 1 >= STARTS and worlds[-5] == worlds[-1]
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     found = slicelift.resume()
     worlds = found[0]["worlds"] if found else []
+    start = worlds[-1][0] + 1 if worlds else 0
     print("rank", dist.get_rank(), "of", dist.get_world_size(), "from step", len(worlds), flush=True)
     while not is_over(worlds):
         step, one = len(worlds), torch.ones(1)
         dist.all_reduce(one)
-        worlds = [*worlds, int(one)]
+        worlds = [*worlds, (start, int(one))]
         slicelift.log(step=step, world=float(one), done=float(len(worlds)))
         slicelift.checkpoint({"worlds": worlds}, step=step + 1)
         time.sleep(0.3)
@@ -64,7 +68,7 @@ def launcher(bed: Cluster, api: Api, namespace: str, image: str, tmp_path: Path)
 def test_a_lost_worker_shrinks_the_gang_a_returned_one_rejoins_and_no_step_is_lost(
     launcher: Launcher, api: Api, namespace: str, queue: str
 ) -> None:
-    run = launcher.submit(PROGRAM, workers=2, min_workers=1, queue=queue)
+    run = launcher.submit(_program(sizes=[2, 1, 2], starts=3), workers=2, min_workers=1, queue=queue)
     whole = _until_trains(launcher, run, world=2, after=3)
     with _closed(api):
         api.core.delete_namespaced_pod(f"{run}-1-worker-1", namespace, grace_period_seconds=0)
@@ -74,9 +78,26 @@ def test_a_lost_worker_shrinks_the_gang_a_returned_one_rejoins_and_no_step_is_lo
     again = _until_trains(launcher, run, world=2, after=fewer.latest["world"][0])
     assert (again.status, again.attempt, again.reason) == (Status.RUNNING, 1, "workers-all")
     assert "The gang has all of its workers" in remarks(again)
-    done = launcher.until(run, lambda view: view.status.terminal)
-    assert (done.status, done.attempt, done.exit_code) == (Status.FINISHED, 1, 0)
-    _check_steps(launcher, run)
+    _check_end(launcher, run)
+
+
+def test_without_its_first_worker_the_gang_waits_for_it_and_goes_on_from_its_checkpoint(
+    launcher: Launcher, api: Api, namespace: str, queue: str
+) -> None:
+    """torchrun's store is there: the others cannot go on without it, and nothing says that they do."""
+    run = launcher.submit(_program(sizes=[2], starts=2), workers=2, min_workers=1, queue=queue)
+    whole = _until_trains(launcher, run, world=2, after=3)
+    with _closed(api):
+        api.core.delete_namespaced_pod(f"{run}-1-worker-0", namespace, grace_period_seconds=0)
+        told = launcher.until(run, lambda view: view.reason == "first-worker-gone", seconds=60)
+        assert "goes on once the first one is back" in remarks(told)
+    again = _until_trains(launcher, run, world=2, after=whole.latest["world"][0] + 1)
+    assert (again.status, again.attempt) == (Status.RUNNING, 1)
+    _check_end(launcher, run)
+
+
+def _program(*, sizes: list[int], starts: int) -> str:
+    return PROGRAM.replace("{sizes}", str(sizes)).replace("{starts}", str(starts))
 
 
 def _until_trains(launcher: Launcher, run: str, *, world: int, after: int) -> RunView:
@@ -89,8 +110,10 @@ def _until_trains(launcher: Launcher, run: str, *, world: int, after: int) -> Ru
     return launcher.until(run, trains, seconds=300)
 
 
-def _check_steps(launcher: Launcher, run: str) -> None:
-    """Each was made, and counted in the state that the next start went on from: none is lost, none counted twice."""
+def _check_end(launcher: Launcher, run: str) -> None:
+    """Every step was made, and counted in the state that the next start went on from: none is lost, none counted twice."""
+    done = launcher.until(run, lambda view: view.status.terminal)
+    assert (done.status, done.attempt, done.exit_code) == (Status.FINISHED, 1, 0)
     (row,) = launcher.client.series(run, keys=["done"], rank=0, points=5000)
     made = {int(step): int(value) for step, _, value in row["points"]}
     assert made == {step: step + 1 for step in range(len(made))}

@@ -72,6 +72,16 @@ def test_an_elastic_gang_says_how_many_workers_it_has(scene: Any) -> None:
     assert fold(scene.picture) == JobStatus(status=Status.STARTING, phase="Running")
 
 
+def test_without_its_first_worker_an_elastic_gang_does_not_claim_to_go_on(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Running", min_workers=1)
+    scene.add_pod(1, node="a", phase="Running", running={})
+    found = fold(scene.picture)
+    assert (found.reason, found.message) == (
+        "first-worker-gone",
+        "The gang has 1 of its 2 workers, and goes on once the first one is back: the others meet there.",
+    )
+
+
 def test_a_lost_node_is_named_with_what_it_holds(scene: Any) -> None:
     scene.job = scene.make_job(phase="Running")
     scene.add_node("a")

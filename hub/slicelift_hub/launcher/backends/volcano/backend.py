@@ -45,6 +45,7 @@ _RETURNS = {
     "cluster-token": Why(reason="cluster-back", message="The cluster accepts the launcher's token again."),
     "worker-gone": Why(reason="worker-back", message="The gang has the workers again that it needs."),
     "workers-fewer": Why(reason="workers-all", message="The gang has all of its workers."),
+    "first-worker-gone": Why(reason="workers-all", message="The gang has all of its workers."),
 }
 # what no waiting mends; nodes that are too small or too few may yet be added
 _CANNOT = ("queue-missing", "queue-closed", "queue-not-leaf", "quota-too-small")

@@ -80,6 +80,11 @@ def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> 
     return {"apiVersion": API, "kind": "Job", "metadata": metadata, "spec": body}
 
 
+def first_pod(job: str) -> str:
+    """The pod on which the workers of the Job of that name find each other."""
+    return f"{job}-{TASK}-0"
+
+
 def make_secret(job: dict[str, Any], spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str, Any]:
     """What the pods of `job`, as the API server gave it back, read: the agent's request with its token.
 
@@ -129,7 +134,7 @@ def make_request(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str
         "nodes": most_workers(spec, preset),
         "min_nodes": least_workers(spec),
         "nproc": ranks_per_worker(spec, leased=False),
-        "master": f"{name}-{TASK}-0.{name}",
+        "master": f"{first_pod(name)}.{name}",
         "master_port": MASTER_PORT,
         "grace_seconds": max(5, preset.cluster.grace_seconds - _SHIPPING_SECONDS),
         **_make_check(spec, preset),

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from slicelift.models import Failure, JobStatus, Status
 
 from slicelift_hub.launcher.backends.volcano.amounts import is_device, phrase, plus
-from slicelift_hub.launcher.backends.volcano.manifest import USER_ERROR
+from slicelift_hub.launcher.backends.volcano.manifest import USER_ERROR, first_pod
 from slicelift_hub.launcher.backends.volcano.picture import Object, Picture, containers, event_time
 from slicelift_hub.launcher.backends.volcano.places import pod_trouble
 from slicelift_hub.launcher.backends.volcano.quotas import held_by_node, is_ready
 from slicelift_hub.launcher.backends.volcano.waiting import explain, is_refusal, read_refusal
 
 OVER = ("Completed", "Failed", "Terminated", "Aborted")
+_HERE = ("Running", "Succeeded")
 # ends of a whole pod, of which no agent lives to tell
 _KUBELETS = {"OOMKilled", "Evicted", "StartError", "ContainerCannotRun", "DeadlineExceeded", "NodeShutdown"}
 
@@ -137,11 +138,20 @@ def _placed(picture: Picture, phase: str) -> JobStatus:
     trouble = pod_trouble(picture)
     if trouble is not None:
         return _make(picture, Status.STARTING, phase=phase, reason=trouble.reason, message=trouble.message)
-    here = sum(1 for pod in picture.pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded"))
-    if phase == "Running" and picture.least <= here < picture.replicas:
-        message = f"The gang has {here} of its {picture.replicas} workers and goes on with these."
-        return _make(picture, Status.STARTING, phase=phase, reason="workers-fewer", message=message)
+    here = {pod["metadata"]["name"] for pod in picture.pods if pod.get("status", {}).get("phase") in _HERE}
+    if phase == "Running" and picture.least <= len(here) < picture.replicas:
+        return _fewer(picture, phase, here)
     return _make(picture, Status.STARTING, phase=phase)
+
+
+def _fewer(picture: Picture, phase: str, here: set[str]) -> JobStatus:
+    """An elastic gang; torchrun's store is on its first worker, without which nobody meets."""
+    words = f"The gang has {len(here)} of its {picture.replicas} workers"
+    if first_pod(picture.name) in here:
+        message = f"{words} and goes on with these."
+        return _make(picture, Status.STARTING, phase=phase, reason="workers-fewer", message=message)
+    message = f"{words}, and goes on once the first one is back: the others meet there."
+    return _make(picture, Status.STARTING, phase=phase, reason="first-worker-gone", message=message)
 
 
 def _ended(picture: Picture, phase: str) -> JobStatus:
