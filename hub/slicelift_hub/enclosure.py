@@ -66,7 +66,7 @@ def take_view(plan: Plan) -> None:
     covers = _covers(plan, paths)
     for cover in covers:
         mode = "1777" if cover in _SHARED else "0755"
-        mount("tmpfs", cover, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, options=f"mode={mode}")
+        mount(plan["name"], cover, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, options=f"mode={mode}")
     for path in sorted(paths):
         if _below(path, covers) and not _below(path, writable - {path}):
             _show(path, shown[path], writable=path in writable)
@@ -81,7 +81,7 @@ def seat_ranks(plan: Plan) -> str:
     """Fork the process that will become the gang: it waits, with the user's rights, for what to run.
 
     Made by root since nobody else could give it a network, or a view in which the data is read-only. Returns a JSON
-    object `{pid, socket, listener, mount_namespace}`; the two descriptors outlive the exec. The listener is a socket on
+    object `{pid, socket, listener}`; the two descriptors outlive the exec. The listener is a socket on
     the gang's own loopback, for the agent to serve.
     """
     ours, theirs = socket.socketpair()
@@ -90,7 +90,7 @@ def seat_ranks(plan: Plan) -> str:
         ours.close()
         _sit(plan, theirs)
     theirs.close()
-    namespace, handles, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
+    _, handles, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
     if not handles:
         sys.exit("The ranks' surroundings could not be made.")
     for handle in (ours.fileno(), handles[0]):
@@ -99,7 +99,6 @@ def seat_ranks(plan: Plan) -> str:
         "pid": pid,
         "socket": ours.detach(),
         "listener": handles[0],
-        "mount_namespace": namespace.decode(),
     }
     return json.dumps(told)
 
@@ -166,7 +165,7 @@ def _sit(plan: Plan, line: socket.socket) -> NoReturn:
         listener.bind(("127.0.0.1", 0))
         # the mlflow client opens a connection per call, and several threads may log at once
         listener.listen(128)
-        socket.send_fds(line, [os.readlink("/proc/self/ns/mnt").encode()], [listener.fileno()])
+        socket.send_fds(line, [b"."], [listener.fileno()])
     become(plan)
     with line.makefile("rb") as stream:
         wish = stream.readline()

@@ -53,12 +53,14 @@ def enclosed_command(
     writable: Sequence[Path] = (),
     network: bool = True,
     home: Path | None = None,
+    name: str = "",
 ) -> list[str]:
     """`command` as it is to be started so that it runs as that Hub user's system user; as it is where not `available`.
 
     The user's account and the folders in `writable` are made and given to the account, whole: name folders of the
     user's own only. Paths in `visible` are shown read-only; this interpreter and Slicelift always are. The launcher's
-    home is otherwise empty, /tmp and /dev/shm are the command's own. With `network` False it has loopback only.
+    home is otherwise empty, /tmp and /dev/shm are the command's own. With `network` False it has loopback only. By
+    `name` those who live in this view are known (`processes.inhabitants`).
     Start it from root with the folder it is to work in as cwd. Blocks: a first call runs useradd (0.1 s and more).
     """
     if available():
@@ -67,7 +69,8 @@ def enclosed_command(
     account = system_user(root, user)
     for folder in writable:
         give(account, folder)
-    return _enter(_plan(root, account, visible=visible, writable=writable, network=network), command)
+    plan = _plan(root, account, visible=visible, writable=writable, network=network)
+    return _enter(plan | {"name": name or plan["name"]}, command)
 
 
 def session_arguments() -> list[str]:
@@ -150,6 +153,7 @@ def _plan(
     home: Path, account: SystemUser, *, visible: Sequence[Path], writable: Sequence[Path], network: bool
 ) -> dict[str, Any]:
     return {
+        "name": "tmpfs",
         "account": account.name,
         "uid": account.uid,
         "gid": account.gid,

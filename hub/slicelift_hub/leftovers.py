@@ -2,8 +2,8 @@
 
 A process belongs to a session when one of these holds: its environment carries `SLICELIFT_SESSION=<session id>`; it
 descends from the session's first process, which adopts orphans where nothing else would hold them
-(`slicelift_hub.adopter`); it runs as the session's user of the system, and either in the session's mount namespace or
-while that user has no other session and no job. So a child that called setsid, forked twice and cleared its
+(`slicelift_hub.adopter`); it lives in the session's view of the machine; it runs as the session's user of the
+system while that user has no other session and no job. So a child that called setsid, forked twice and cleared its
 environment is still found. What is not: docs/isolation.md.
 """
 
@@ -21,8 +21,8 @@ MARKER = "SLICELIFT_SESSION"
 KILL_SECONDS = 5.0
 SETTLE_SECONDS = 0.2
 
-# marks, as they stand in environments, of whatever else lives of the same user
-Others = Callable[[], set[bytes]]
+# whether anything else lives of the same user
+Others = Callable[[], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,6 @@ class Traces:
 
     session_id: str
     first: tuple[int, int] | None = None
-    mount_namespace: str = ""
     uid: int | None = None
 
 
@@ -66,12 +65,4 @@ def _of_user(traces: Traces, others: Others) -> list[Process]:
     found = (processes.look(pid) for pid in processes.pids() if processes.user_of(pid) == traces.uid)
     theirs = [process for process in found if process]
     # asked after the look: whatever was there had been written down before it started
-    marks = others() if theirs else set()
-    if not marks:
-        return theirs
-    if not traces.mount_namespace:
-        return []
-    inside = processes.inhabitants(
-        (each.pid for each in theirs), traces.mount_namespace, lambda item: item in marks
-    )
-    return [each for each in theirs if each.pid in inside]
+    return [] if theirs and others() else theirs

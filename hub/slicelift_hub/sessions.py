@@ -66,14 +66,6 @@ sessions = Table(
     Column("since", Float, nullable=False),
 )
 
-# a table of its own, so that a ledger without it stays good
-namespaces = Table(
-    "session_namespaces",
-    metadata,
-    Column("session_id", Words, primary_key=True),
-    Column("mount_namespace", Words, nullable=False),
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
@@ -130,16 +122,6 @@ class Sessions:
         with writing(self._engine) as connection:
             connection.execute(update(sessions).where(sessions.c.holder == holder).values(values))
 
-    def settled(self, holder: str, pid: int) -> None:
-        """The session is where it stays: note its mount namespace if it has one of its own, for when it is dead."""
-        place = _own_namespace(pid)
-        with writing(self._engine) as connection:
-            session_id = _session_of(connection, holder)
-            if session_id and place:
-                row = {"session_id": session_id, "mount_namespace": place}
-                connection.execute(delete(namespaces).where(namespaces.c.session_id == session_id))
-                connection.execute(insert_row(namespaces).values(row))
-
     def end(self, holder: str) -> tuple[str, ...]:
         """End what is left of the session and give its lease back. Idempotent.
 
@@ -189,7 +171,6 @@ class Sessions:
             if _session_of(connection, holder) == session_id:
                 leases.release(connection, holder)
                 connection.execute(delete(sessions).where(sessions.c.holder == holder))
-            connection.execute(delete(namespaces).where(namespaces.c.session_id == session_id))
         return ()
 
     def _kill(self, holder: str, session_id: str) -> tuple[str, ...]:
@@ -197,31 +178,27 @@ class Sessions:
         account = known_user(self._home, user) if os.geteuid() == 0 else None
         with reading(self._engine) as connection:
             row = connection.execute(select(sessions).where(sessions.c.session_id == session_id)).first()
-            query = select(namespaces.c.mount_namespace).where(namespaces.c.session_id == session_id)
-            place = connection.scalar(query) or ""
         here = row is not None and row.pid is not None and row.boot_id == processes.boot_id()
         first = (row.pid, row.pid_start) if row is not None and here else None
         traces = Traces(
             session_id=session_id,
             first=first,
-            mount_namespace=_own_namespace(first[0]) if first and processes.alive(first) else place,
             uid=account.uid if account else None,
         )
-        return leftovers.end(traces, lambda: self._others(user, session_id))
+        return leftovers.end(traces, lambda: self._has_others(user, session_id))
 
-    def _others(self, user: str, session_id: str) -> set[bytes]:
-        """The marks of this user's other sessions and of the jobs that still run or deliver."""
+    def _has_others(self, user: str, session_id: str) -> bool:
+        """Whether this user has other sessions, or jobs that run or still deliver."""
         ended, waiting = attempts.c.status.in_(_OVER), attempts.c.status == _WAITING
         done = or_(attempts.c.drained, attempts.c.discarded, attempts.c.handle == "")
         here = and_(attempts.c.owner == user, not_(waiting), or_(not_(ended), not_(done)))
-        jobs = select(attempts.c.attempt_id).where(here)
+        jobs = select(attempts.c.attempt_id).where(here).limit(1)
+        others = select(sessions.c.holder).where(sessions.c.session_id != session_id)
         with reading(self._engine) as connection:
-            rows = connection.execute(select(sessions.c.session_id, sessions.c.holder))
-            found = {(MARKER, row.session_id) for row in rows if row.holder.startswith(make_holder(user))}
+            if any(holder.startswith(make_holder(user)) for holder in connection.scalars(others)):
+                return True
             # without a launcher there are no jobs yet
-            if inspect(connection).has_table(attempts.name):
-                found |= {(processes.MARKER, name) for name in connection.scalars(jobs)}
-        return {f"{marker}={name}".encode() for marker, name in found - {(MARKER, session_id)}}
+            return inspect(connection).has_table(attempts.name) and connection.scalar(jobs) is not None
 
 
 def _session_of(connection: Connection, holder: str) -> str | None:
@@ -235,9 +212,3 @@ def _lives(row: Any) -> bool:
         return False
     started = row.pid is not None
     return processes.alive((row.pid, row.pid_start) if started else (row.hub_pid, row.hub_start))
-
-
-def _own_namespace(pid: int) -> str:
-    """The mount namespace of that process, or "" while it is the one that we live in ourselves."""
-    found = processes.mount_namespace(pid)
-    return found if found != processes.mount_namespace() else ""

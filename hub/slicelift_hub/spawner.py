@@ -268,7 +268,13 @@ class LocalSliceSpawner(ProfiledSpawner, LocalProcessSpawner):  # type: ignore[m
         command = [*self.cmd, *self.get_args()]
         if isolation.available():
             return [sys.executable, "-P", "-m", "slicelift_hub.adopter", *command]
-        return isolation.enclosed_command(self.user.name, command, writable=[folder], home=Path(self.home))
+        return isolation.enclosed_command(
+            self.user.name,
+            command,
+            writable=[folder],
+            home=Path(self.home),
+            name=self._session.session_id if self._session else "",
+        )
 
     async def _until_it_answers(self) -> None:
         """Return when the session's port is open; a session that dies says why, at once."""
@@ -277,8 +283,6 @@ class LocalSliceSpawner(ProfiledSpawner, LocalProcessSpawner):  # type: ignore[m
         while loop.time() < deadline and self.proc.poll() is None:
             if await to_end(is_served, self.port, processes.user_of(self.pid)):
                 self._told["since"] = time.time()
-                ledger = await to_end(of_home, Path(self.home))
-                await to_end(ledger.settled, self.holder, self.pid)
                 return
             await asyncio.sleep(0.1)
         status = self.proc.poll()

@@ -150,6 +150,7 @@ def _of_the_cluster(story: Story, must: Callable[[object, str], None]) -> None:
         must(not story.alive, f"pods live: {story.alive}")
         counted = int(story.held.get("pods", "0"))
         must(counted <= story.others, f"the queue still counts {story.held}")
+        must(story.others or not story.held, f"the queue counts {story.held} of nobody")
     elif status is Status.RUNNING:
         must(all(story.alive.values()), f"some pods have no node: {story.alive}")
         must(len(story.alive) == card.spec.workers, f"pods: {story.alive}")

@@ -167,7 +167,7 @@ def test_from_the_login_to_a_model_over_a_killed_worker(
     lab.wait_status(card, "FINISHED", seconds=240)
     expect(card.get_by_text("line version 1", exact=True)).to_be_visible(timeout=120_000)
     page.screenshot(path=tmp_path / "7-done.png")
-    card.get_by_text("2 attempts").click()
+    card.get_by_text("2 attempts", exact=True).click()
     expect(card.get_by_text(re.compile("Worker 1 ended without a word")).first).to_be_visible()
     card.get_by_role("row").last.scroll_into_view_if_needed()
     page.screenshot(path=tmp_path / "8-attempts.png")
@@ -208,7 +208,7 @@ def see_session(api: Api, namespace: str, queue: str) -> None:
         pod.metadata.name,
         "sh",
         "-c",
-        "id -u; ls /var/run/secrets; echo $NVIDIA_VISIBLE_DEVICES",
+        "id -u; ls /var/run/secrets 2>&1; echo $NVIDIA_VISIBLE_DEVICES",
     )
     assert inside.startswith("1000\n")
     assert "kubernetes.io" not in inside

@@ -64,22 +64,11 @@ def test_a_foreign_process_is_neither_signalled_nor_ended(
     local: Local, folder: Path, bystander: processes.Process
 ) -> None:
     told = {"pid": bystander.pid, "start_time": bystander.start_time, "boot_id": processes.boot_id()}
-    told["mount_namespace"] = processes.mount_namespace(bystander.pid)
     (folder / "agent.pid").write_text(json.dumps(told))
     (folder / "processes.json").write_text(json.dumps([list(bystander.key)]))
     proof = local.cancel(HANDLE, reason="a test", grace_seconds=0)
     assert (proof.gone, proof.killed) == (True, 0)
     assert local.status(HANDLE).status is Status.KILLED
-
-
-def test_a_mount_namespace_of_all_does_not_end_all(
-    local: Local, folder: Path, bystander: processes.Process
-) -> None:
-    told = {"pid": 1, "start_time": 1, "boot_id": processes.boot_id()}
-    told["mount_namespace"] = processes.mount_namespace(bystander.pid)
-    (folder / "agent.pid").write_text(json.dumps(told))
-    local.status(HANDLE)
-    assert processes.alive(bystander.key)
 
 
 def test_links_are_not_followed_and_pipes_do_not_block(local: Local, folder: Path, tmp_path: Path) -> None:

@@ -65,12 +65,13 @@ def start(home: Path, sessions: Sessions, user: SystemUser, tools: Any) -> Itera
         holder = make_holder("anna", server)
         session = sessions.begin(holder, needs)
         assert session is not None
-        command = isolation.enclosed_command("anna", ["sh", "-c", DETACHING], home=home)
+        command = isolation.enclosed_command(
+            "anna", ["sh", "-c", DETACHING], home=home, name=session.session_id
+        )
         environment = os.environ | {MARKER: session.session_id}
         made.append(subprocess.Popen(command, env=environment, cwd="/", start_new_session=True))
         sessions.started(holder, made[-1].pid)
         tools.wait_for(lambda: len([pid for pid in set(living(user)) - before if sleeps(pid)]) == 3)
-        sessions.settled(holder, made[-1].pid)
         return made[-1]
 
     yield begin

@@ -144,14 +144,12 @@ class AgentHandle:
     def tree(self, *, with_agent: bool) -> Tree:
         """How to find the attempt's processes; the agent itself is spared unless `with_agent`."""
         key = self.key()
-        told = read_object(self._folder.agent)
         known = read_json(self._folder.seen) if key else None
         seen = map(_key, known if isinstance(known, list) else ())
         return Tree(
             attempt_id=self._folder.root.name,
             agent=key,
             known=frozenset(process for process in seen if process),
-            mount_namespace=str(told.get("mount_namespace", "")) if key else "",
             spare=frozenset() if with_agent or not key else frozenset((key[0],)),
             uid=self._uid,
         )
@@ -160,7 +158,7 @@ class AgentHandle:
         return self._uid is None or key is None or processes.user_of(key[0]) == self._uid
 
     def _lock_held(self) -> bool:
-        return lock_is_held(self._folder.root / "agent.lock")
+        return lock_is_held(self._folder.agent_lock)
 
     def _starting(self, pid: int) -> bool:
         _reap()

@@ -29,7 +29,7 @@ from slicelift.runtime.link import Link
 from slicelift.runtime.mlflow_loopback import Loopback
 from slicelift.runtime.mounts import enter_namespace
 from slicelift.runtime.nodes import place_of_request
-from slicelift.runtime.presence import be_the_only_one, introduce, namespace_of
+from slicelift.runtime.presence import be_the_only_one, introduce
 from slicelift.runtime.seat import Seat, take
 from slicelift.runtime.shipping import Report, Shipper, say
 from slicelift.runtime.streams import has_points
@@ -77,7 +77,6 @@ class Agent:
         self._gang = Gang(
             folder,
             str(self._request["attempt_id"]),
-            mount_namespace=namespace_of(mounts=mounts, seat=seat),
             place=self._place,
             seat=seat,
             saving="grace_seconds" in self._request,
@@ -386,8 +385,8 @@ def begin(folder: AttemptFolder, *, delivering: bool = False) -> Agent:
     os.umask(0o077)
     os.chdir(folder.root)
     seat = take(os.environ)
-    mounts = not delivering and enter_namespace()
-    introduce(folder, mount_namespace=namespace_of(mounts=mounts, seat=seat))
+    mounts = not delivering and enter_namespace(folder.agent_lock)
+    introduce(folder)
     processes.become_subreaper()
     return Agent(folder, mounts=mounts, seat=seat)
 

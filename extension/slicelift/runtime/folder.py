@@ -37,7 +37,7 @@ class AttemptFolder:
 
     @property
     def agent(self) -> Path:
-        """Who the agent is: `{pid, start_time, boot_id, mount_namespace}`, its first act."""
+        """Who the agent is: `{pid, start_time, boot_id}`, its first act."""
         return self.root / "agent.pid"
 
     @property
@@ -49,6 +49,11 @@ class AttemptFolder:
     def exit(self) -> Path:
         """How the attempt ended; once there it never changes."""
         return self.root / "exit.json"
+
+    @property
+    def agent_lock(self) -> Path:
+        """Held by the agent while it lives."""
+        return self.root / "agent.lock"
 
     @property
     def lock(self) -> Path:

@@ -15,17 +15,18 @@ _MS_NOSUID, _MS_NODEV = 0x2, 0x4
 _MS_REC, _MS_SLAVE = 0x4000, 0x80000
 
 
-def enter_namespace() -> bool:
+def enter_namespace(sign: Path) -> bool:
     """Move this process into a mount namespace of its own; False when that is not allowed. Call it before threads.
 
-    Mounts made inside stay inside; an unmount outside (a disk taken away) still reaches us.
+    Mounts made inside stay inside; an unmount outside (a disk taken away) still reaches us. The file `sign` is mounted
+    on itself: by its path `processes.inhabitants` knows who lives here.
     """
     if os.geteuid() != 0:
         return False
     # os.unshare exists from Python 3.12 on only
     if _libc().unshare(_CLONE_NEWNS) != 0:
         return False
-    return _mount("none", Path("/"), _MS_REC | _MS_SLAVE)
+    return _mount("none", Path("/"), _MS_REC | _MS_SLAVE) and _mount(str(sign), sign, _MS_BIND)
 
 
 def bind_read_only(source: Path, target: Path) -> bool:

@@ -2,14 +2,15 @@
 
 A process belongs to an attempt when one of these holds: its environment carries the marker
 `SLICELIFT_ATTEMPT=<id>`; it descends from the attempt's agent, which adopts orphans (subreaper); it was
-seen as such a descendant earlier (`Tree.known`); it lives in the agent's own mount namespace. So a child
-that called setsid, forked twice and cleared its environment is still found.
+seen as such a descendant earlier (`Tree.known`); it lives in a mount namespace that was made for the attempt. So a
+child that called setsid, forked twice and cleared its environment is still found.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -52,7 +53,6 @@ class Tree:
     attempt_id: str
     agent: tuple[int, int] | None = None
     known: frozenset[tuple[int, int]] = frozenset()
-    mount_namespace: str = ""
     spare: frozenset[int] = field(default_factory=frozenset)
     uid: int | None = None
     marker: str = MARKER
@@ -108,7 +108,10 @@ def pids() -> list[int]:
 
 def environment(pid: int) -> list[bytes]:
     """`NAME=value` of what the process was started with; empty where it may not be read."""
-    return _environ(pid).split(b"\0")
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def boot_id() -> str:
@@ -124,16 +127,15 @@ def mount_namespace(pid: int | str = "self") -> str:
         return ""
 
 
-def inhabitants(among: Iterable[int], namespace: str, foreign: Callable[[bytes], bool]) -> set[int]:
-    """Who of these lives in that mount namespace; nobody if one there bears a mark that is `foreign`.
+def inhabitants(among: Iterable[int], name: str) -> set[int]:
+    """Who of these lives in another mount namespace than we do, in which a mount names `name`: as source or in its path.
 
-    The kernel gives the number of a namespace away again once its last process is gone. And a process shows no
-    environment while it is being exec'ed: whose it is, the next search tells.
+    A name stays, and is the same for what has cleared its environment. The number of a namespace would not do: the kernel
+    gives it away again once its last process is gone.
     """
-    inside = {pid for pid in among if mount_namespace(pid) == namespace}
-    told = {pid: shown for pid in inside if (shown := _environ(pid)) or _is_bare(pid)}
-    taken = any(foreign(item) for shown in told.values() for item in shown.split(b"\0"))
-    return set() if taken else set(told)
+    ours, word = mount_namespace(), name.encode()
+    elsewhere = (pid for pid in among if mount_namespace(pid) not in ("", ours))
+    return {pid for pid in elsewhere if word in _mount_words(pid)}
 
 
 def become_subreaper() -> None:
@@ -175,7 +177,7 @@ def find(tree: Tree) -> list[Process]:
     roots = {pid for pid, process in everyone.items() if process.key in tree.known}
     if tree.agent and tree.agent[0] in everyone and everyone[tree.agent[0]].key == tree.agent:
         roots.add(tree.agent[0])
-    roots |= _marked(everyone, tree.mark) | _inhabitants(everyone, tree)
+    roots |= _marked(everyone, tree.mark) | inhabitants(everyone, tree.attempt_id)
     found = [everyone[pid] for pid in sorted(_with_descendants(everyone, roots)) if pid not in spare]
     return [process for process in found if tree.uid is None or user_of(process.pid) == tree.uid]
 
@@ -230,16 +232,6 @@ def _marked(everyone: dict[int, Process], mark: bytes) -> set[int]:
     return {pid for pid in everyone if mark in environment(pid)}
 
 
-def _inhabitants(everyone: dict[int, Process], tree: Tree) -> set[int]:
-    """Who lives in the agent's mount namespace, unless that name now belongs to another attempt."""
-    if not tree.mount_namespace or tree.mount_namespace == mount_namespace():
-        return set()
-    word = f"{tree.marker}=".encode()
-    return inhabitants(
-        everyone, tree.mount_namespace, lambda item: item.startswith(word) and item != tree.mark
-    )
-
-
 def _with_descendants(everyone: dict[int, Process], roots: set[int]) -> set[int]:
     below: dict[int, list[int]] = {}
     for process in everyone.values():
@@ -254,24 +246,12 @@ def _with_descendants(everyone: dict[int, Process], roots: set[int]) -> set[int]
     return found
 
 
-def _environ(pid: int) -> bytes:
+def _mount_words(pid: int) -> list[bytes]:
+    """Every part of every path, and every source, of what a process sees mounted (proc(5): mountinfo)."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        return re.split(rb"[ /\n]", Path(f"/proc/{pid}/mountinfo").read_bytes())
     except OSError:
-        return b""
-
-
-def _is_bare(pid: int) -> bool:
-    """Whether it was started without any environment: its bounds (proc(5): env_start, env_end) are set, and the same.
-
-    Both are 0 while it is being exec'ed, and for others' processes.
-    """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    bounds = text.rpartition(")")[2].split()[47:49]
-    return len(set(bounds)) == 1 and bounds[0] != "0"
+        return []
 
 
 def _note(found: list[Process], seen: set[tuple[int, int]]) -> list[Process]:

@@ -19,10 +19,9 @@ class Seat:
     """The one of this agent. `listener` is a socket on the seat's own loopback, for the agent to serve."""
 
     def __init__(self, told: str) -> None:
-        """`told` is the JSON object `{pid, socket, listener, mount_namespace}`; takes over both descriptors."""
+        """`told` is the JSON object `{pid, socket, listener}`; takes over both descriptors."""
         words = json.loads(told)
         self.pid = int(words["pid"])
-        self.mount_namespace = str(words["mount_namespace"])
         self.listener = socket.socket(fileno=int(words["listener"]))
         self._line = socket.socket(fileno=int(words["socket"]))
         self._code: int | None = None

@@ -36,7 +36,6 @@ class Gang:
         folder: AttemptFolder,
         attempt_id: str,
         *,
-        mount_namespace: str,
         place: Place | None = None,
         seat: Seat | None = None,
         saving: bool = False,
@@ -44,7 +43,7 @@ class Gang:
         self._folder = folder
         self._place = place
         self._saving = saving
-        self._tree = Tree(attempt_id=attempt_id, agent=_own_key(), mount_namespace=mount_namespace)
+        self._tree = Tree(attempt_id=attempt_id, agent=_own_key())
         self._seat = seat
         self._child: subprocess.Popen[bytes] | Seat | None = None
         self._noted = 0.0

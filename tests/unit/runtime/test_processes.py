@@ -1,8 +1,8 @@
-"""Who lives in a mount namespace whose number the kernel may have given away again."""
+"""Who lives in a mount namespace that was made for something: known by a name, never by the namespace's number."""
 
 from __future__ import annotations
 
-import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,57 +11,60 @@ from pathlib import Path
 import pytest
 from slicelift.runtime import processes
 
-HERE = processes.mount_namespace()
-MARK = b"SLICELIFT_SESSION=s-new"
+pytestmark = pytest.mark.needs_root
 
+# as the agent does: it enters a namespace, and what it leaves there has neither a mark nor a parent any more
+STRAY = """
+import pathlib, subprocess, sys
+from slicelift.runtime.mounts import enter_namespace
+sign = pathlib.Path(sys.argv[1])
+sign.touch()
+assert enter_namespace(sign)
+stray = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True, stdout=subprocess.DEVNULL)
+print(stray.pid, flush=True)
+"""
 
-def is_marked(item: bytes) -> bool:
-    return item == MARK
+Leave = Callable[[str], int]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., int]]:
-    """Starts a program with exactly this environment; its process id once it prints a line."""
-    started = []
+def leave(tmp_path: Path) -> Iterator[Leave]:
+    """Leaves a process in a namespace of the attempt of that name; its process id."""
+    left = []
 
-    def start(command: list[str], environment: dict[str, str]) -> int:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
-        started.append(process)
-        assert process.stdout
-        process.stdout.readline()
-        return process.pid
+    def make(attempt: str) -> int:
+        folder = tmp_path / "未 attempts" / attempt
+        folder.mkdir(parents=True)
+        command = [sys.executable, "-c", STRAY, str(folder / "agent.lock")]
+        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        left.append(int(told.stdout))
+        return left[-1]
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def test_a_process_that_is_just_exec_ed_is_judged_by_nobody(run: Callable[..., int], tmp_path: Path) -> None:
-    """It bears a mark before and after, and shows none while its memory is exchanged."""
-    script = tmp_path / "again"
-    script.write_text(f'#!/bin/sh\necho\nexec "{script}"\n')
-    script.chmod(0o755)
-    pid = run(["/bin/sh", "-c", f'echo; exec "{script}" >/dev/null'], {"SLICELIFT_SESSION": "s-new"})
-    unseen = 0
-    for _ in range(20_000):
-        unseen += MARK not in processes.environment(pid)
-        assert processes.inhabitants([pid], HERE, is_marked) == set()
-    assert processes.alive((pid, processes.look(pid).start_time))  # type: ignore[union-attr]
-    assert unseen, "it was never looked at while it was being exec'ed"
+    yield make
+    for pid in left:
+        if process := processes.look(pid):
+            processes.send(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("environment", [{}, {"OTHER": "1"}])
-def test_who_has_cleared_its_environment_still_lives_there(
-    run: Callable[..., int], environment: dict[str, str]
-) -> None:
-    pid = run([sys.executable, "-S", "-c", "import time; print(flush=True); time.sleep(60)"], environment)
-    assert processes.inhabitants([pid], HERE, is_marked) == {pid}
-    assert processes.inhabitants([pid], "mnt:[1]", is_marked) == set()
+def test_a_stray_is_found_by_the_name_of_its_attempt_and_by_no_other(leave: Leave) -> None:
+    first, second = leave("r-a-1"), leave("r-a-10")
+    assert processes.environment(first) == [b""]
+    found = [process.pid for process in processes.find(processes.Tree(attempt_id="r-a-1"))]
+    assert found == [first]
+    assert processes.inhabitants([first, second], "r-a-10") == {second}
 
 
-def test_one_with_the_mark_of_another_speaks_for_all(run: Callable[..., int]) -> None:
-    command = [sys.executable, "-S", "-c", "import time; print(flush=True); time.sleep(60)"]
-    bare, marked = run(command, {}), run(command, {"SLICELIFT_SESSION": "s-new"})
-    assert processes.inhabitants([bare, marked], HERE, is_marked) == set()
-    assert os.getpid() in processes.inhabitants([os.getpid(), bare], HERE, is_marked)
+def test_who_gets_the_number_of_a_namespace_that_is_gone_is_left_alone(leave: Leave) -> None:
+    """The kernel gives it to the next one at once: to a session of somebody else's, to a container."""
+    first = leave("r-a-1")
+    number = processes.mount_namespace(first)
+    assert processes.end(lambda: processes.find(processes.Tree(attempt_id="r-a-1")), grace_seconds=0).found
+    others = [leave(f"r-b-{attempt}") for attempt in range(1, 6)]
+    assert number in map(processes.mount_namespace, others), "the kernel did not use the number again"
+    assert processes.find(processes.Tree(attempt_id="r-a-1")) == []
+
+
+def test_who_shares_our_own_view_is_nobodys_inhabitant(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "600"], env={}) as child:
+        assert processes.inhabitants([child.pid], tmp_path.parts[1]) == set()
+        child.kill()
