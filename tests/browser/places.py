@@ -129,6 +129,10 @@ class PlainLab(Place):
         assert self.server.poll() is None, (self.home.parent / "lab.log").read_text()
         return answers(f"{self.url}/api/status", self.token)
 
+    def has_launcher(self) -> bool:
+        """Whether the launcher answers that it starts by itself when it is asked for the first time."""
+        return answers(f"{self.url}/slicelift/api/jobs?limit=1", self.token)
+
     def stop(self) -> None:
         assert self.server is not None
         self.server.send_signal(signal.SIGTERM)

@@ -146,8 +146,10 @@ def test_jobs_that_come_from_elsewhere(lab: Lab, plain: PlainLab) -> None:
     card = lab.page.locator(f".sl-tab .sl-card[data-run='{told['run_id']}']")
     lab.wait_points(card, 2, seconds=60)
     lab.picture("jobs-tab")
+    # the tab's own entry comes before the layout that has it
     lab.page.wait_for_function(
-        "() => fetch('/a%40b/lab/api/workspaces/default').then(a => a.text()).then(t => t.includes('slicelift-runs'))"
+        "() => fetch('/a%40b/lab/api/workspaces/default').then(answer => answer.json())"
+        ".then(({data}) => JSON.stringify(data['layout-restorer:data'].main).includes('slicelift-runs'))"
     )
     lab.page.goto(f"{lab.base}/lab")
     lab.wait_status(card, "RUNNING")
