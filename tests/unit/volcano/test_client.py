@@ -26,7 +26,7 @@ WEBHOOK = (
     [
         (404, {"message": 'jobs "x" not found'}, NotFound, "cluster-unknown"),
         (409, {"message": "exists", "reason": "AlreadyExists"}, Conflict, "cluster-conflict"),
-        (403, {"message": 'User "u" cannot get resource "jobs"'}, SliceliftError, "cluster-denied"),
+        (403, {"message": 'User "u" cannot get resource "jobs"'}, Unavailable, "cluster-denied"),
         (401, {"message": "Unauthorized"}, Unavailable, "cluster-token"),
         (500, {"message": WEBHOOK}, Unavailable, "webhook-silent"),
         (503, {"message": "etcd leader changed"}, Unavailable, "cluster-away"),
@@ -65,7 +65,7 @@ def test_a_server_that_is_away(tmp_path: Path, client: Client, server: Script) -
 
 def test_a_kubeconfig_that_is_none(tmp_path: Path) -> None:
     for path in (str(tmp_path / "absent"), ""):
-        with pytest.raises(SliceliftError) as caught:
+        with pytest.raises(Unavailable) as caught:
             Client(kubeconfig=path).get("/x")
         assert caught.value.code == "cluster-config"
 
