@@ -6,7 +6,7 @@ import importlib.util
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from bed.kit import Api
 from kubernetes import client
 from kubernetes.client import ApiException
 from slicelift.backends.base import Attempt
-from slicelift.errors import Refused, SliceliftError
+from slicelift.errors import Refused, SliceliftError, Unavailable
 from slicelift.models import DataRef, JobSpec, Status
 from slicelift_hub.launcher.backends.volcano import ending
 from slicelift_hub.launcher.backends.volcano.backend import Volcano
@@ -169,6 +169,31 @@ def test_what_the_code_calls_is_what_is_granted(
     backend.close()
     assert parse_handle(handle) == (launcher.jobs, attempt.attempt_id)
     assert calls == OF_THE_CLUSTER | OF_A_NAMESPACE
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_where_the_launcher_has_no_rights_a_job_waits_for_them(
+    launcher: Launcher, queue: str, tmp_path: Path, there: bool
+) -> None:
+    """A namespace without `jobs-namespace.yaml`, or none at all: with these rights the two look the same."""
+    presets = tmp_path / "presets.yaml"
+    presets.write_text(SMALL)
+    words = {"kubeconfig": str(launcher.kubeconfig), "image": "127.0.0.1:9/none@sha256:" + "0" * 64}
+    words |= {"namespace": launcher.home if there else "nobody-lives-here", "presets_file": str(presets)}
+    backend = Volcano(config=Config(Volcano=words))
+    spec, attempt = _make_spec(queue), _make_attempt()
+    with closing(backend):
+        assert backend.plan(spec, attempt)[0].startswith("It would wait: The launcher may not do this")
+        for ask in (
+            lambda: backend.submit(spec, attempt),
+            lambda: backend.abandon(spec, attempt),
+            lambda: backend.status(f"volcano://{backend.namespace}/r-a-1"),
+            lambda: backend.cancel(f"volcano://{backend.namespace}/r-a-1", reason="test"),
+        ):
+            with pytest.raises(Unavailable) as caught:
+                ask()
+            assert caught.value.code == "cluster-denied"
+        assert backend.sweep() == []
 
 
 def test_everything_else_is_denied_by_the_server(api: Api, launcher: Launcher) -> None:
