@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import slicelift
-from slicelift.backends.base import Attempt, Manifest, Proof, ranks_per_worker
+from slicelift.backends.base import GONE, Attempt, Manifest, Proof, ranks_per_worker
 from slicelift.models import JobSpec, JobStatus, Status, to_dict
 
 ATTEMPTS = 3
@@ -65,8 +65,9 @@ class Pods:
     def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
         return None
 
-    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
-        """There was nothing to prepare."""
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> str:
+        handle = f"pods://{attempt.attempt_id}"
+        return handle if handle in self.gangs else ""
 
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         handle = f"pods://{attempt.attempt_id}"
@@ -77,7 +78,7 @@ class Pods:
 
     def status(self, handle: str) -> JobStatus:
         gang = self.gangs.get(handle)
-        return JobStatus(status=Status.UNKNOWN, reason="no-such-gang") if gang is None else gang.status()
+        return JobStatus(status=Status.UNKNOWN, reason=GONE) if gang is None else gang.status()
 
     def cancel(self, handle: str, *, reason: str, grace_seconds: float = 10.0, saving: bool = False) -> Proof:
         gang = self.gangs[handle]

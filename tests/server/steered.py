@@ -43,8 +43,9 @@ class Steered:
     def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
         return None
 
-    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
-        """There was nothing to prepare."""
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> str:
+        there = (self.folder / f"{attempt.attempt_id}.json").exists()
+        return f"steered://{attempt.attempt_id}" if there else ""
 
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         self._log("submits.log", attempt.attempt_id)

@@ -222,7 +222,7 @@ def test_a_job_that_the_backend_loses_does_not_run_for_ever(make_launcher: Any, 
     launcher = make_launcher(*options, database=database).start()
     back, lost = launcher.running(), launcher.running()
     for view in (back, lost):
-        launcher.steer(f"{view.run_id}-1", Status.UNKNOWN, phase="Completing", reason="no-such-attempt")
+        launcher.steer(f"{view.run_id}-1", Status.UNKNOWN, phase="Completing", reason="no-such-job")
         assert launcher.until(view.run_id, Status.UNKNOWN).phase == "Completing"
         launcher.steer(f"{back.run_id}-1", Status.RUNNING)
     failed = launcher.until(lost.run_id, Status.FAILED)

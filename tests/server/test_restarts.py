@@ -315,8 +315,8 @@ class Queue:
     def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
         return None
 
-    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
-        """There was nothing to prepare."""
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> str:
+        return f"queue://{attempt.attempt_id}" if attempt.attempt_id in self.submits else ""
 
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         self.submits.append(attempt.attempt_id)

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 from slicelift.models import JobSpec, JobStatus
 
 Manifest = dict[str, Any]
+# the reason of an UNKNOWN whose handle nobody knows any more; of any other UNKNOWN the gang may well go on
+GONE = "no-such-job"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +84,23 @@ class Backend(Protocol):
         """
         ...
 
-    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
-        """Nobody wants any more what `prepare` has begun. Idempotent."""
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> str:
+        """Nobody wants this attempt any more, which no handle is known of: end what `prepare` has begun for it.
+
+        The handle of what a submit has made of it all the same, as one that was cut off or refused halfway, for `cancel`
+        to end and prove; "" when there is no such thing. Idempotent.
+        """
         ...
 
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         """Start the gang and return its handle. Idempotent on `attempt.attempt_id`.
 
-        Raises `SliceliftError` when the start is impossible (disk full, interpreter gone).
+        Raises `SliceliftError` when the start is impossible (disk full, interpreter gone); `abandon` then tells what there is.
         """
         ...
 
     def status(self, handle: str) -> JobStatus:
-        """One look. A handle that nobody knows any more gives UNKNOWN with the reason, never an error.
+        """One look. A handle that nobody knows any more gives UNKNOWN with the reason `GONE`, never an error.
 
         A backend that restarts gangs by itself says so in `restarts`: the ledger makes an attempt of each.
         """

@@ -18,7 +18,7 @@ from typing import Any
 from slicelift_profiles import presets
 
 from slicelift.backends.agents import AgentHandle, Enclose, settle
-from slicelift.backends.base import Attempt, Enclosure, Manifest, Proof
+from slicelift.backends.base import GONE, Attempt, Enclosure, Manifest, Proof
 from slicelift.errors import NotFound, Refused, SliceliftError, UserError
 from slicelift.models import Failure, JobSpec, JobStatus, Status, from_dict, to_dict
 from slicelift.runtime.folder import AttemptFolder, locked, read_object, write_json
@@ -117,8 +117,10 @@ class Local:
         """None: the agent of a job fetches its data."""
         return None
 
-    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
-        """Nothing was begun."""
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> str:  # noqa: ARG002 - its folder tells
+        """The handle of an attempt that has a folder, whatever has come of it; "" for any other."""
+        handle = _PREFIX + attempt.attempt_id
+        return handle if self._known(handle) else ""
 
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         """Start the attempt's agent, once for ever: an attempt that ran or was cancelled is not run again.
@@ -147,7 +149,7 @@ class Local:
         if folder is None:
             return JobStatus(
                 status=Status.UNKNOWN,
-                reason="no-such-attempt",
+                reason=GONE,
                 message=f"This machine holds no folder for {handle}.",
             )
         agent = self._agent(folder)

@@ -155,12 +155,21 @@ def discard_ended(ledger: Ledger, backend: Backend, *, keep_seconds: float, long
     """
     now = time.time()
     for row in ledger.ended_before(now - keep_seconds):
-        status = backend.status(row.handle) if row.handle else None
-        delivering = status is not None and status.phase == DELIVERING
-        if delivering and (row.ended or now) > now - longest_seconds:
+        patient = (row.ended or now) > now - longest_seconds
+        try:
+            freed = not row.handle or _discard(backend, row.handle, patient=patient)
+        except SliceliftError as error:
+            # one whose namespace is gone or closed is no reason to leave the others
+            _log.warning("%s is not tidied away: %s", row.attempt_id, error)
             continue
-        if not row.handle or backend.discard(row.handle):
+        if freed:
             ledger.mark_discarded(row.attempt_id)
+
+
+def _discard(backend: Backend, handle: str, *, patient: bool) -> bool:
+    """Whether it is free; of one that delivers only when nobody is `patient` with it any more."""
+    delivering = backend.status(handle).phase == DELIVERING
+    return not (delivering and patient) and backend.discard(handle)
 
 
 async def _repeat(step: Callable[[], Awaitable[float]]) -> None:

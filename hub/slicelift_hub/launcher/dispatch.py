@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slicelift.backends.base import Attempt, Backend
+from slicelift.backends.base import GONE, Attempt, Backend
 from slicelift.errors import NotFound, SliceliftError, Unavailable
 from slicelift.models import Failure, JobStatus, Status
 
@@ -55,7 +55,8 @@ class Pace:
 class _Drive:
     """One submitted attempt under way. `over_since`, `unknown_since`: when the backend first said so.
 
-    `preparing`: what it needs is not ready. `seen` is what the backend said last, of which attempt, and where that stood then.
+    `preparing`: what it needs is not ready. `refused`: it cannot be started, and is to end so. `seen` is what the backend
+    said last, of which attempt, and where that stood then.
     """
 
     task: asyncio.Task[None] | None = None
@@ -63,6 +64,7 @@ class _Drive:
     over_since: float | None = None
     unknown_since: float | None = None
     preparing: bool = False
+    refused: JobStatus | None = None
     seen: tuple[JobStatus, str, Status] | None = None
 
 
@@ -93,10 +95,7 @@ class Dispatch:
         self._wake = asyncio.Event()
         self._drives: dict[str, _Drive] = {}
         self._submissions: dict[str, str] = {}
-        # attempts that the backend may have although no handle says so: they need a proof to be over
-        self._maybe_submitted: set[str] = set()
         self._granting = asyncio.Lock()
-        self._served = False
         self._stopping = False
 
     async def adopt(self) -> int:
@@ -110,7 +109,7 @@ class Dispatch:
             if row.status != Status.WAITING or (row.handle and not leased)
         ]
         for row in left:
-            self._drive(row.submission, left_by_another=True)
+            self._drive(row.submission)
         self.wake()
         return len(left)
 
@@ -177,13 +176,12 @@ class Dispatch:
     async def _submit_all(self) -> None:
         """Whatever waits and is not under way goes to the backend. An earlier launcher may have got as far as that."""
         for row in await self._call(self._ledger.unsubmitted):
-            if row.submission not in self._drives:
-                self._drive(row.submission, left_by_another=not self._served)
-        self._served = True
+            self._drive(row.submission)
 
-    def _drive(self, submission: str, *, left_by_another: bool = False) -> None:
-        if left_by_another:
-            self._maybe_submitted.add(submission)
+    def _drive(self, submission: str) -> None:
+        """Take it up, unless it is under way: calls are answered, and the queue served, before all is adopted."""
+        if submission in self._drives:
+            return
         drive = self._drives[submission] = _Drive(poke=asyncio.Event())
         drive.task = asyncio.create_task(self._to_the_end(submission, drive), name=f"drive {submission}")
 
@@ -227,7 +225,6 @@ class Dispatch:
 
     def _forget(self, submission: str) -> None:
         self._drives.pop(submission, None)
-        self._maybe_submitted.discard(submission)
         for handle in [handle for handle, name in self._submissions.items() if name == submission]:
             del self._submissions[handle]
 
@@ -237,19 +234,24 @@ class Dispatch:
         if row is None or row.status.terminal:
             return True
         if not row.handle:
-            if row.cancel and await self._abandon(row):
-                return await self._observe(row, JobStatus(status=Status.KILLED, reason=row.cancel))
-            return await self._submit(row, drive)
+            end = _make_killed(row) if row.cancel else drive.refused
+            return await (self._submit(row, drive) if end is None else self._abandon(row, end))
         self._submissions[row.handle] = submission
         if row.cancel:
-            return await self._cancel(row)
+            return await self._end(row, row.handle, _make_killed(row))
         return await self._look(row, drive)
 
-    async def _abandon(self, row: AttemptRow) -> bool:
-        """End what is being prepared for it; whether the backend cannot have it."""
+    async def _abandon(self, row: AttemptRow, end: JobStatus) -> bool:
+        """Nobody wants it any more: end what is prepared for it, and a gang of it that a submit made without telling."""
         attempt = self._make_attempt(row.submitted, [])
-        await self._ask_about(row, self._backend.abandon, row.spec, attempt)
-        return row.submission not in self._maybe_submitted
+        handle = await self._ask_about(row, self._backend.abandon, row.spec, attempt)
+        if not handle:
+            return await self._observe(row, end)
+        over = await self._end(row, handle, end)
+        if over:
+            # so that what is left of it is discarded
+            await self._call(self._ledger.set_handle, row.submission, handle)
+        return over
 
     async def _submit(self, row: AttemptRow, drive: _Drive) -> bool:
         """Hand it to the backend, prepared. A refusal ends the attempt; an absent part is tried again."""
@@ -257,20 +259,20 @@ class Dispatch:
         drive.preparing = False
         try:
             attempt = self._make_attempt(row.submitted, held)
-            if not row.cancel:
-                unready = await self._ask_about(row, self._backend.prepare, row.spec, attempt)
-                if unready is not None:
-                    drive.preparing = True
-                    return await self._observe(row, unready)
-            self._maybe_submitted.add(row.submission)
+            unready = await self._ask_about(row, self._backend.prepare, row.spec, attempt)
+            if unready is not None:
+                drive.preparing = True
+                return await self._observe(row, unready)
             handle = await self._ask_about(row, self._backend.submit, row.spec, attempt)
         except Unavailable:
             raise
         except SliceliftError as error:
-            return await self._observe(row, _make_refused(error.code, str(error)))
+            drive.refused = _make_refused(error.code, str(error))
+            return await self._abandon(row, drive.refused)
         except Exception as error:  # noqa: BLE001 - a backend's fault ends this attempt, not the launcher
             _log.exception("%s: the backend could not start it.", row.attempt_id)
-            return await self._observe(row, _make_refused("start-failed", f"{type(error).__name__}: {error}"))
+            drive.refused = _make_refused("start-failed", f"{type(error).__name__}: {error}")
+            return await self._abandon(row, drive.refused)
         await self._call(self._ledger.set_handle, row.submission, handle)
         self._changed(row.run_id)
         self.poke(row.submission)
@@ -319,6 +321,12 @@ class Dispatch:
     async def _handle_unknown(self, row: AttemptRow, drive: _Drive, status: JobStatus) -> bool:
         if status.reason == "never-started":
             return await self._submit(row, drive)
+        if status.reason != GONE:
+            # it may well go on: what is not understood is no end. Told once, since its agents may know more
+            drive.unknown_since = None
+            told = drive.seen is not None and drive.seen[:2] == (status, row.attempt_id)
+            drive.seen = (status, row.attempt_id, status.status)
+            return not told and await self._observe(row, status)
         drive.unknown_since = drive.unknown_since or time.monotonic()
         if time.monotonic() - drive.unknown_since < self._pace.unknown:
             return await self._observe(row, status)
@@ -327,24 +335,21 @@ class Dispatch:
         )
         return await self._observe(row, lost)
 
-    async def _cancel(self, row: AttemptRow) -> bool:
-        """End it and believe only the proof. A job that had finished by itself before stays FINISHED."""
-        how = {"reason": row.cancel, "saving": row.suspending}
-        proof = await self._ask_about(row, self._backend.cancel, row.handle, **how)
+    async def _end(self, row: AttemptRow, handle: str, end: JobStatus) -> bool:
+        """Have it ended, and say `end` once that is proved. A job that had finished by itself before stays FINISHED."""
+        how = {"reason": end.reason, "saving": row.suspending}
+        proof = await self._ask_about(row, self._backend.cancel, handle, **how)
         if not proof.gone and not proof.left:
             return False
         if not proof.gone:
             message = f"Still alive: {', '.join(proof.left)}. Trying again."
-            await self._observe(row, JobStatus(status=Status.CANCELLING, reason=row.cancel, message=message))
+            await self._observe(row, JobStatus(status=row.status, reason=end.reason, message=message))
             await asyncio.sleep(self._pace.retry)
             return False
-        seen: JobStatus = await self._ask(self._backend.status, row.handle)
+        seen: JobStatus = await self._ask(self._backend.status, handle)
         if seen.status == Status.FINISHED:
             return await self._observe(row, seen)
-        killed = JobStatus(
-            status=Status.KILLED, phase=seen.phase, reason=row.cancel, exit_code=seen.exit_code
-        )
-        return await self._observe(row, killed)
+        return await self._observe(row, replace(end, phase=seen.phase, exit_code=seen.exit_code))
 
     async def _ask_about(self, row: AttemptRow, call: Callable[..., Any], *given: Any, **more: Any) -> Any:
         """Ask the backend. That a cluster is away is also told where the user looks, since it may take long."""
@@ -367,6 +372,10 @@ def _beside(row: AttemptRow, status: JobStatus) -> JobStatus:
     """What the backend says of a job whose agents are further along than it can know: its words, their status."""
     knows_less = row.status == Status.RUNNING and status.status in (Status.WAITING, Status.STARTING)
     return replace(status, status=row.status) if knows_less and status.reason else status
+
+
+def _make_killed(row: AttemptRow) -> JobStatus:
+    return JobStatus(status=Status.KILLED, reason=row.cancel)
 
 
 def _make_refused(reason: str, message: str) -> JobStatus:

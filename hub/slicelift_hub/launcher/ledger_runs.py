@@ -13,7 +13,7 @@ from typing import Any
 
 from slicelift.errors import Conflict, NotFound
 from slicelift.models import SUSPENDED, JobSpec, JobStatus, Status, from_dict, to_dict
-from sqlalchemy import Connection, Row, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, exists, func, insert, or_, select, update
 
 from slicelift_hub import leases
 from slicelift_hub.launcher.ledger_rows import AttemptRow, Rows, dumps, find_attempts
@@ -103,9 +103,10 @@ class RunRows(Rows):
                 _set_workers(connection, last, before)
 
     def cancel_started(self, *, reason: str) -> list[AttemptRow]:
-        """Ask for the end of everything that holds a lease; jobs that wait go on waiting."""
+        """Ask for the end of everything that holds a lease or that a backend has; jobs that wait here go on waiting."""
+        there = or_(attempts.c.status != Status.WAITING, attempts.c.handle != "")
         with self.writing() as connection:
-            live = find_attempts(connection, attempts.c.status.not_in((*TERMINAL, Status.WAITING)))
+            live = find_attempts(connection, attempts.c.status.not_in(TERMINAL), there)
             return [_ask_to_end(connection, row, reason) for row in live]
 
     def grant(self) -> list[AttemptRow]:

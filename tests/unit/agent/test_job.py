@@ -299,7 +299,7 @@ def test_discard_frees_the_folder_but_for_what_is_kept(bench: Any) -> None:
     assert sorted(path.name for path in bench.root(handle).iterdir()) == ["exit.json", "logs"]
     assert bench.local.status(handle).status is Status.FINISHED
     assert bench.local.discard(handle)
-    assert bench.local.status(handle).reason == "no-such-attempt"
+    assert bench.local.status(handle).reason == "no-such-job"
     assert bench.local.discard(handle)
 
 

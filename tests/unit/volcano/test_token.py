@@ -83,8 +83,49 @@ def test_a_job_waits_where_the_launcher_itself_is_denied(
     backend.close()
 
 
-def test_the_card_tells_that_the_launchers_token_is_not_accepted_and_when_it_is(
-    server: Script, client: Client, tmp_path: Path, scene: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_plan_says_that_the_launcher_lacks_a_right_and_a_submit_is_taken_in(
+    server: Script, client: Client, tmp_path: Path, spec: Any, attempt: Any
+) -> None:
+    words = {"kubeconfig": str(tmp_path / "kubeconfig"), "namespace": "n", "image": "img@sha256:" + "0" * 64}
+    for path in (paths.queues(), paths.nodes()):
+        server.say("GET", path, (200, {"items": [], "metadata": {"resourceVersion": "5"}}))
+        server.say("GET", f"{path}?watch", (200, [5]))
+    server.say("POST", paths.jobs("n"), (403, {"message": 'jobs is forbidden: User "u" cannot create'}))
+    with closing(Volcano(config=Config(Volcano=words))) as backend:
+        assert backend.plan(spec, attempt)[0].startswith(
+            f"It would wait: The launcher may not do this in the cluster (403 at {paths.jobs('n')})"
+        )
+
+
+def test_a_namespace_that_is_closed_to_the_launcher_keeps_no_other_untidy(
+    server: Script, client: Client, tmp_path: Path
+) -> None:
+    """Nor does it fail the jobs in it: they are told, and asked again."""
+    words = {"kubeconfig": str(tmp_path / "kubeconfig"), "qps": 0.0}
+    denied = (403, {"message": "forbidden"})
+    for namespace in ("closed", "open"):
+        for path in (paths.jobs, paths.groups, paths.pods, paths.config_maps):
+            answer = (200, {"items": [], "metadata": {"resourceVersion": "5"}})
+            server.say("GET", path(namespace), denied if namespace == "closed" else answer)
+        server.say("GET", paths.jobs(namespace, "j"), denied)
+    old = {"items": [item("old", 1)], "metadata": {"resourceVersion": "5"}}
+    server.say("GET", paths.config_maps("open"), (200, old))
+    server.say("DELETE", paths.config_maps("open", "old"), (200, {}))
+    for path in (paths.queues(), paths.nodes()):
+        server.say("GET", path, (200, {"items": [], "metadata": {"resourceVersion": "5"}}))
+    with closing(Volcano(config=Config(Volcano=words))) as backend:
+        for ask in (backend.status, lambda handle: backend.cancel(handle, reason="test")):
+            with pytest.raises(Unavailable) as caught:
+                ask("volcano://closed/j")
+            assert caught.value.code == "cluster-denied"
+        with pytest.raises(Unavailable):
+            backend.status("volcano://open/j")
+        assert backend.sweep() == ["configmap old"]
+
+
+@pytest.mark.parametrize("lack", ["cluster-token", "cluster-denied"])
+def test_the_card_tells_that_the_launcher_is_not_let_in_and_when_it_is(
+    server: Script, client: Client, tmp_path: Path, scene: Any, monkeypatch: pytest.MonkeyPatch, lack: str
 ) -> None:
     monkeypatch.setattr("slicelift_hub.launcher.backends.volcano.backend._AWAY_SECONDS", 0.0)
     job = scene.make_job(phase="Running")
@@ -105,9 +146,13 @@ def test_the_card_tells_that_the_launchers_token_is_not_accepted_and_when_it_is(
     with closing(backend):
         # a watch that was just ended is followed again
         until(lambda: backend.status(handle) == seen)
-        server.tokens = set()
-        until(lambda: backend.status(handle).reason == "cluster-token")
-        assert "does not accept the launcher's own token" in backend.status(handle).message
+        if lack == "cluster-token":
+            server.tokens = set()
+        for path in listed if lack == "cluster-denied" else ():
+            server.say("GET", f"{path}?watch", (403, {"message": "forbidden"}))
+        until(lambda: backend.status(handle).reason == lack)
+        words = {"cluster-token": "not accept the launcher's own token", "cluster-denied": "may not do this"}
+        assert words[lack] in backend.status(handle).message
         for path in listed:
             server.say("GET", f"{path}?watch", (200, [15]))
         server.tokens = None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slicelift.backends.base import Attempt, Manifest, Proof
+from slicelift.backends.base import GONE, Attempt, Manifest, Proof
 from slicelift.errors import Conflict, NotFound, Refused, SliceliftError, Unavailable
 from slicelift.models import JobSpec, JobStatus, Status
 from slicelift_profiles import ProfileError, presets
@@ -20,9 +19,16 @@ from traitlets import Dict, Float, Int, List, Unicode
 from traitlets.config import Configurable
 
 from slicelift_hub.launcher.backends.volcano import ending, kept, parcel, paths, scaling
-from slicelift_hub.launcher.backends.volcano.client import Client
-from slicelift_hub.launcher.backends.volcano.manifest import make_job, make_runtime, make_secret
-from slicelift_hub.launcher.backends.volcano.names import NOTE, make_handle, namespace_of, parse_handle
+from slicelift_hub.launcher.backends.volcano.client import DENIED, Client
+from slicelift_hub.launcher.backends.volcano.manifest import (
+    check_request,
+    is_of,
+    make_job,
+    make_request,
+    make_runtime,
+    make_secret,
+)
+from slicelift_hub.launcher.backends.volcano.names import make_handle, namespace_of, parse_handle
 from slicelift_hub.launcher.backends.volcano.picture import Picture
 from slicelift_hub.launcher.backends.volcano.planning import make_notes
 from slicelift_hub.launcher.backends.volcano.preparing import Preparing
@@ -43,6 +49,7 @@ _RETURNS = {
     "node-lost": Why(reason="node-back", message="All nodes of the job answer again."),
     "cluster-away": Why(reason="cluster-back", message="The cluster's API server answers again."),
     "cluster-token": Why(reason="cluster-back", message="The cluster accepts the launcher's token again."),
+    DENIED: Why(reason="cluster-back", message="The cluster gives the launcher its rights again."),
     "worker-gone": Why(reason="worker-back", message="The gang has the workers again that it needs."),
     "workers-fewer": Why(reason="workers-all", message="The gang has all of its workers."),
     "first-worker-gone": Why(reason="workers-all", message="The gang has all of its workers."),
@@ -110,7 +117,9 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
 
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         """The Volcano Job, as `kubectl apply` takes it. Raises Refused."""
-        return make_job(spec, attempt, preset=self._preset(spec), site=self._site())
+        preset = self._preset(spec)
+        check_request(make_request(spec, attempt, preset=preset))
+        return make_job(spec, attempt, preset=preset, site=self._site())
 
     def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
         """What stands in its way, by a dry run that goes through all webhooks. Raises Refused where one says no."""
@@ -129,28 +138,31 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
         """Have the data of the job in the shared cache, fetched once for all who need it; see `preparing`."""
         try:
-            with _patient():
-                return self._preparing.prepare(spec, attempt, preset=self._preset(spec), site=self._site())
+            return self._preparing.prepare(spec, attempt, preset=self._preset(spec), site=self._site())
         except NotFound as error:
             raise _no_namespace(namespace_of(self.namespace, attempt.owner), error) from error
 
-    def abandon(self, spec: JobSpec, attempt: Attempt) -> None:
-        """End what `prepare` has begun for this attempt."""
+    def abandon(self, spec: JobSpec, attempt: Attempt) -> str:
+        """End what `prepare` has begun for this attempt; the handle of its Job, "" where the cluster has none of it."""
         self._preparing.abandon(spec, attempt, site=self._site())
+        namespace, name = namespace_of(self.namespace, attempt.owner), attempt.attempt_id
+        job = self._client.find(paths.jobs(namespace, name))
+        alive = ending.living_pods(self._client, namespace, name) if job is None else []
+        return make_handle(namespace, name) if alive or (job is not None and is_of(job, attempt)) else ""
 
     def submit(self, spec: JobSpec, attempt: Attempt) -> str:
         """Create the Job and what its pods read. Safe to repeat after a kill between any two of its calls.
 
-        Raises Refused with the cluster's words, Unavailable while it is away or denies the launcher itself.
+        Raises Refused with the cluster's words, maybe after the Job was made: see `abandon`. Unavailable while the cluster
+        is away or denies the launcher itself.
         """
         job = self.render(spec, attempt)
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         try:
-            with _patient():
-                self._furnish(namespace)
-                made = self._create(job)
-                secret = make_secret(made, spec, attempt, preset=self._preset(spec))
-                self._create_once(paths.secrets(namespace), secret)
+            self._furnish(namespace)
+            made = self._create(job, attempt)
+            secret = make_secret(made, spec, attempt, preset=self._preset(spec))
+            self._create_once(paths.secrets(namespace), secret)
         except NotFound as error:
             raise _no_namespace(job["metadata"]["namespace"], error) from error
         return make_handle(namespace, name)
@@ -160,7 +172,7 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         found = self._picture(handle)
         if found is None:
             message = f"The cluster has no job {handle}: somebody deleted it."
-            return JobStatus(status=Status.UNKNOWN, reason="no-such-job", message=message)
+            return JobStatus(status=Status.UNKNOWN, reason=GONE, message=message)
         status = fold(found)
         broken = self._watching.broken(str(found.job["metadata"]["namespace"]))
         if broken is not None and not status.status.terminal and time.time() - broken[0] >= _AWAY_SECONDS:
@@ -200,7 +212,7 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         """Another number of workers for an elastic gang, up to the preset's `max_workers`; see `scaling`."""
         parsed = parse_handle(handle)
         if parsed is None:
-            raise NotFound("no-such-job", f"The cluster has no job {handle}.")
+            raise NotFound(GONE, f"The cluster has no job {handle}.")
         scaling.scale(self._client, *parsed, workers)
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:  # noqa: ARG002 - nothing is kept
@@ -213,24 +225,28 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         with self._lock:
             namespaces = sorted({*self._furnished, *self._watching.namespaces()})
         name, seconds = parcel.parcel_name(), float(self.keep_seconds)
-        found = [ending.sweep(self._client, each, runtime=name, keep_seconds=seconds) for each in namespaces]
-        return [what for each in found for what in each]
+        found: list[str] = []
+        for namespace in namespaces:
+            try:
+                found += ending.sweep(self._client, namespace, runtime=name, keep_seconds=seconds)
+            except SliceliftError as error:
+                # one that is gone or closed to the launcher is no reason to leave the others
+                _log.warning("The namespace %s is not swept: %s", namespace, error)
+        return found
 
     def close(self) -> None:
         """End the watches."""
         self._watching.stop()
         self._client.close()
 
-    def _create(self, job: dict[str, Any]) -> dict[str, Any]:
+    def _create(self, job: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
         """The job as the cluster has it, made now or by an earlier try."""
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         try:
             return self._client.create(paths.jobs(namespace), job)
         except Conflict:
             found = self._client.get(paths.jobs(namespace, name))
-        wanted = (f"{NOTE}attempt", f"{NOTE}promotion", f"{NOTE}owner")
-        mine, theirs = job["metadata"]["annotations"], found["metadata"].get("annotations") or {}
-        if any(mine[key] != theirs.get(key) for key in wanted) or found["metadata"].get("deletionTimestamp"):
+        if not is_of(found, attempt) or found["metadata"].get("deletionTimestamp"):
             message = f"The namespace {namespace} has a job {name} that is not this one."
             raise Conflict("job-name-taken", message, "Retry: the next attempt has another name.")
         return found
@@ -331,23 +347,9 @@ def _ignore(_: str) -> None:
     return
 
 
-@contextmanager
-def _patient() -> Iterator[None]:
-    """That the launcher may not do something is no fault of the job's, which waits and is told.
-
-    An API server that has just started knows no roles, and denies everything for a moment.
-    """
-    try:
-        yield
-    except SliceliftError as error:
-        if error.code != "cluster-denied":
-            raise
-        raise Unavailable(error.code, error.message, error.hint) from error
-
-
 def _unseen(status: JobStatus, why: SliceliftError | None) -> JobStatus:
     """What was seen last of a job that cannot be followed now."""
-    if why is not None and why.code == "cluster-token":
+    if why is not None and why.code in ("cluster-token", DENIED):
         return replace(status, reason=why.code, message=why.message)
     return replace(status, reason="cluster-away", message=_AWAY)
 

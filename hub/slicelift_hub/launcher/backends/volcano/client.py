@@ -41,7 +41,7 @@ class Client:
         self._made: Any = None
 
     def get(self, path: str, **query: str) -> Answer:
-        """One object. Raises NotFound, `cluster-denied`, Unavailable (also while its own token is not accepted)."""
+        """One object. Raises NotFound, Unavailable (also while its own token is not accepted, or lacks a right)."""
         return self._call("GET", path, query=query)
 
     def find(self, path: str) -> Answer | None:
@@ -241,7 +241,7 @@ def _connect(kubeconfig: str, context: str) -> Any:
             "Set c.Volcano.kubeconfig to a kubeconfig, or run the launcher in a pod with a service account."
         )
         message = f"The launcher has no way to a cluster: {_first_line(error)}."
-        raise SliceliftError("cluster-config", message, hint) from error
+        raise Unavailable("cluster-config", message, hint) from error
     return ApiClient(settings)
 
 
@@ -274,6 +274,9 @@ def _make_error(code: int, status: Mapping[str, Any], path: str) -> SliceliftErr
     return Refused("manifest-refused", f"The cluster refuses the job: {_without_prefix(text)}", _HINT)
 
 
+# that the launcher may not do something is no fault of a job's, which waits and is told. An API server that has just
+# started knows no roles, and denies everything for a moment
+DENIED = "cluster-denied"
 _HINT = "Change what was asked for; `slicelift plan` shows the manifest."
 
 
@@ -282,7 +285,7 @@ def _make_denied(code: int, text: str, path: str) -> SliceliftError:
         return Refused("resource-quota", f"The namespace's ResourceQuota leaves no room: {text}", _HINT)
     hint = "Give the launcher's service account the rights in hub/deploy/rbac (whoever runs the cluster)."
     message = f"The launcher may not do this in the cluster ({code} at {path}): {text}"
-    return SliceliftError("cluster-denied", message, hint)
+    return Unavailable(DENIED, message, hint)
 
 
 def _without_prefix(text: str) -> str:

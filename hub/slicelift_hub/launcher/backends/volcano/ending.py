@@ -9,7 +9,7 @@ from typing import Any
 from slicelift.backends.base import Proof
 from slicelift.errors import SliceliftError
 
-from slicelift_hub.launcher.backends.volcano import kept, paths
+from slicelift_hub.launcher.backends.volcano import paths
 from slicelift_hub.launcher.backends.volcano.client import Client
 from slicelift_hub.launcher.backends.volcano.names import JOB_NAME_LABEL, MANAGED_BY, OURS
 from slicelift_hub.launcher.backends.volcano.picture import Object, moment
@@ -66,19 +66,17 @@ def discard(client: Client, namespace: str, name: str) -> bool:
 
 
 def sweep(client: Client, namespace: str, *, runtime: str, keep_seconds: float) -> list[str]:
-    """Delete what nobody owns: PodGroups of jobs that are gone, runtimes that no job uses, aborted jobs of long ago.
+    """Delete what nobody owns: runtimes that no job uses, aborted jobs of long ago.
 
-    What was deleted, by kind and name. Volcano never collects aborted jobs by itself (volcano-sh/volcano#4736).
+    What was deleted, by kind and name. What belongs to a job Kubernetes itself collects with it. Volcano never collects
+    aborted jobs by itself (volcano-sh/volcano#4736).
     """
     ours = f"{MANAGED_BY}={OURS}"
     jobs, _ = client.list(paths.jobs(namespace), labelSelector=ours)
-    groups, _ = client.list(paths.groups(namespace), labelSelector=ours)
     maps, _ = client.list(paths.config_maps(namespace), labelSelector=ours)
-    names = {str(job["metadata"]["name"]) for job in jobs}
     used = {name for job in jobs for name in _config_maps_of(job)} | {runtime}
     old = [job for job in jobs if raw_phase(job) == "Aborted" and _age(job) > keep_seconds]
     doomed = [("job", paths.jobs, job) for job in old]
-    doomed += [("podgroup", paths.groups, group) for group in groups if _is_orphan(group, names)]
     doomed += [
         ("configmap", paths.config_maps, each) for each in maps if each["metadata"]["name"] not in used
     ]
@@ -144,11 +142,6 @@ def _answers(client: Client, node: str) -> bool:
         # one that may not be looked at is not said to be lost
         return True
     return found is not None and is_ready(found)
-
-
-def _is_orphan(group: Object, jobs: Collection[str]) -> bool:
-    name = kept.job_of_group(group)
-    return bool(name) and name not in jobs and _age(group) > _PATIENCE_SECONDS
 
 
 def _config_maps_of(job: Mapping[str, Any]) -> list[str]:

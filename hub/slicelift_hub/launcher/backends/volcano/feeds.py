@@ -11,7 +11,7 @@ from typing import Any
 
 from slicelift.errors import SliceliftError, Unavailable
 
-from slicelift_hub.launcher.backends.volcano.client import Client, Gone, Watch
+from slicelift_hub.launcher.backends.volcano.client import DENIED, Client, Gone, Watch
 from slicelift_hub.launcher.backends.volcano.picture import Object
 
 Kept = dict[str, Any]
@@ -82,15 +82,16 @@ class Feed:
                 pause = 0.0
             except Gone:
                 self._version, pause = "", 0.0
-            except Unavailable as error:
-                pause = min(_LONGEST_PAUSE, pause * 2 or 0.25)
-                self._break(error)
             except SliceliftError as error:
                 # a kind that may not be read counts as empty: the sentences are poorer, jobs run all the same.
                 # One that was read before is denied by an API server that has just started and knows no roles yet
-                pause = min(_LONGEST_PAUSE, pause * 2 or 0.25) if self._version else _DENIED_PAUSE
+                empty = not isinstance(error, Unavailable) or error.code == DENIED
+                pause = (
+                    _DENIED_PAUSE if empty and not self._version else min(_LONGEST_PAUSE, pause * 2 or 0.25)
+                )
                 self._break(error)
-                self.synced.set()
+                if empty:
+                    self.synced.set()
             except Exception:  # noqa: BLE001 - a watch must go on, whatever an object looks like
                 _log.exception("Following %s failed; listing again.", self.path)
                 self._version, pause = "", _LONGEST_PAUSE

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slicelift.backends.base import Attempt, ranks_per_worker
+from slicelift.errors import Refused
 from slicelift.models import JobSpec, to_dict
 from slicelift_profiles.presets import Preset
 
@@ -44,6 +45,8 @@ TASK = "worker"
 # of exit codes, ours that says: trying again cannot help
 USER_ERROR = 78
 MASTER_PORT = 29500
+# a Secret takes 1 MiB, and that of a warm-up has a little more in it
+_MOST_BYTES = 1_000_000
 # of a pod's grace, what its agent needs to send what is left
 _SHIPPING_SECONDS = 10
 # published before they are ready, or a worker could not find the first one; and no network policy of Volcano's own,
@@ -78,6 +81,12 @@ def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> 
     metadata: dict[str, Any] = {"name": name, "namespace": namespace_of(site.namespace, attempt.owner)}
     metadata |= {"labels": labels, "annotations": _make_notes(spec, attempt, preset=preset)}
     return {"apiVersion": API, "kind": "Job", "metadata": metadata, "spec": body}
+
+
+def is_of(job: Mapping[str, Any], attempt: Attempt) -> bool:
+    """Whether a Job of the cluster was made for this attempt, not only under its name."""
+    found = job["metadata"].get("annotations") or {}
+    return all(found.get(NOTE + key) == note(value) for key, value in _identity(attempt).items())
 
 
 def first_pod(job: str) -> str:
@@ -144,6 +153,16 @@ def make_request(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str
     }
 
 
+def check_request(request: Mapping[str, Any]) -> None:
+    """Raises Refused "spec-too-large" for what no Secret could hold."""
+    has = len(json.dumps(request).encode())
+    if has > _MOST_BYTES:
+        message = f"The job's `spec` has {has:,} bytes; {_MOST_BYTES:,} are allowed."
+        hint = "Its pods get it in one Secret: use fewer or smaller tags, parameters and data sets."
+        detail = {"field": "spec", "has": has, "most": _MOST_BYTES}
+        raise Refused("spec-too-large", message, hint, detail=detail)
+
+
 def make_runtime(content: bytes, *, name: str, namespace: str) -> dict[str, Any]:
     """The ConfigMap with what starts every job: never changed, named by its content."""
     return {
@@ -203,15 +222,13 @@ def _make_policies(*, elastic: bool) -> list[dict[str, Any]]:
     ]
 
 
+def _identity(attempt: Attempt) -> dict[str, str]:
+    return {"promotion": attempt.promotion_id, "attempt": attempt.attempt_id, "owner": attempt.owner}
+
+
 def _make_notes(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str, str]:
     """Annotations: whose it is and what, for people with kubectl and for a launcher that finds it again."""
-    notes = {
-        "promotion": attempt.promotion_id,
-        "attempt": attempt.attempt_id,
-        "owner": attempt.owner,
-        "name": spec.name,
-        "preset": preset.name,
-    }
+    notes = {**_identity(attempt), "name": spec.name, "preset": preset.name}
     if is_elastic(spec, preset):
         notes[MOST_NOTE.removeprefix(NOTE)] = str(most_workers(spec, preset))
     if preset.cluster.max_hours is not None:

@@ -24,6 +24,7 @@ from slicelift_hub.launcher.backends.volcano.warmup import (
     asker,
     describe,
     is_leaving,
+    is_over,
     make_warm_up,
     make_warm_up_secret,
     read_warm_up,
@@ -75,13 +76,13 @@ class Preparing:
         return None
 
     def abandon(self, spec: JobSpec, attempt: Attempt, *, site: Site) -> None:
-        """End the warm-ups that this attempt asked for. Another job that waits for one starts its own."""
+        """End the warm-ups under way that this attempt asked for. Another job that waits for one starts its own."""
         if not site.data_claim or not data_sets(spec):
             return
         namespace = namespace_of(site.namespace, attempt.owner)
         jobs, _ = self._client.list(paths.plain_jobs(namespace), labelSelector=_OURS)
         for job in jobs:
-            if asker(job) == attempt.attempt_id:
+            if asker(job) == attempt.attempt_id and not is_over(job):
                 metadata = job["metadata"]
                 self._client.delete(paths.plain_jobs(namespace, metadata["name"]), uid=metadata["uid"])
         self._done -= {(attempt.attempt_id, ref.md5) for ref in spec.data}

@@ -52,6 +52,8 @@ _API = "batch/v1"
 SCRATCH = "/slicelift/scratch"
 # of exit codes, ours that says: trying again cannot help
 _HOPELESS = 78
+_DONE = {"Complete", "SuccessCriteriaMet"}
+_FAILED = {"Failed", "FailureTarget"}
 _TRIES = 3
 # how long an ended one is there: jobs on the same data that come in that time need none of their own
 _KEEP_SECONDS = 120
@@ -118,13 +120,11 @@ def make_warm_up_secret(job: Object, ref: DataRef, spec: JobSpec, attempt: Attem
 def read_warm_up(job: Object, pods: Iterable[Object], *, now: float) -> WarmUp:
     """How far it is, by the Job and its pods, all as the API server gives them."""
     data = _note(job, "data")
-    status = job.get("status") or {}
-    conditions = {each["type"] for each in status.get("conditions") or () if each.get("status") == "True"}
-    if conditions & {"Complete", "SuccessCriteriaMet"}:
+    if _conditions(job) & _DONE:
         return WarmUp(job=job, done=True)
     mine = sorted((pod for pod in pods if _is_of(pod, job)), key=created)
-    if conditions & {"Failed", "FailureTarget"}:
-        return WarmUp(job=job, error=_make_error(data, status, mine))
+    if _conditions(job) & _FAILED:
+        return WarmUp(job=job, error=_make_error(data, job["status"], mine))
     trouble = _trouble(data, mine)
     return WarmUp(job=job, message=trouble or _progress(data, job, now=now))
 
@@ -132,6 +132,11 @@ def read_warm_up(job: Object, pods: Iterable[Object], *, now: float) -> WarmUp:
 def asker(job: Object) -> str:
     """The attempt that started it."""
     return _note(job, "attempt")
+
+
+def is_over(job: Object) -> bool:
+    """Whether it has fetched all, or has failed."""
+    return bool(_conditions(job) & (_DONE | _FAILED))
 
 
 def is_leaving(job: Object) -> bool:
@@ -143,6 +148,11 @@ def describe(ref: DataRef) -> str:
     """`data/train (2000 files, 40.0 GiB)`."""
     files = f"{ref.nfiles} file{'' if ref.nfiles == 1 else 's'}"
     return f"{ref.path} ({files}, {size_text(ref.size_bytes)})"
+
+
+def _conditions(job: Object) -> set[str]:
+    found = (job.get("status") or {}).get("conditions") or ()
+    return {str(each["type"]) for each in found if each.get("status") == "True"}
 
 
 def _note(job: Object, key: str) -> str:
