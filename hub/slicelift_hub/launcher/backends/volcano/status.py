@@ -13,6 +13,7 @@ from slicelift.models import Failure, JobStatus, Status
 
 from slicelift_hub.launcher.backends.volcano.amounts import is_device, phrase, plus
 from slicelift_hub.launcher.backends.volcano.manifest import USER_ERROR, first_pod
+from slicelift_hub.launcher.backends.volcano.names import MOST_NOTE
 from slicelift_hub.launcher.backends.volcano.picture import Object, Picture, containers, event_time
 from slicelift_hub.launcher.backends.volcano.places import pod_trouble
 from slicelift_hub.launcher.backends.volcano.quotas import held_by_node, is_ready
@@ -238,11 +239,13 @@ def _make(
     message: str = "",
     exit_code: int | None = None,
 ) -> JobStatus:
+    notes = picture.job["metadata"].get("annotations") or {}
     return JobStatus(
         status=status,
         phase=phase,
         reason=reason,
         message=message,
         exit_code=exit_code,
+        workers=picture.replicas if MOST_NOTE in notes else None,
         restarts=restarts(picture.job),
     )
