@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from slicelift.models import Failure, JobStatus, Status
 
-from slicelift_hub.launcher.backends.volcano.amounts import is_device, phrase, plus
+from slicelift_hub.counting import held_by_node, is_device, is_ready, plus
+from slicelift_hub.launcher.backends.volcano.amounts import phrase
 from slicelift_hub.launcher.backends.volcano.manifest import USER_ERROR, first_pod
 from slicelift_hub.launcher.backends.volcano.names import MOST_NOTE
 from slicelift_hub.launcher.backends.volcano.picture import Object, Picture, containers, event_time
 from slicelift_hub.launcher.backends.volcano.places import pod_trouble
-from slicelift_hub.launcher.backends.volcano.quotas import held_by_node, is_ready
 from slicelift_hub.launcher.backends.volcano.waiting import explain, is_refusal, read_refusal
 
 OVER = ("Completed", "Failed", "Terminated", "Aborted")
