@@ -230,6 +230,17 @@ def test_the_platform_teams_template_comes_out_field_by_field(spec: JobSpec, att
     ]
 
 
+def test_an_admin_can_have_volcano_close_the_network_of_each_gang(
+    spec: JobSpec, attempt: Attempt, site: Site
+) -> None:
+    preset = presets.get("torchrun")
+    closed = make_job(spec, attempt, preset=preset, site=replace(site, network_policy=True))
+    assert closed["spec"]["plugins"] == {
+        "env": [],
+        "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=false"],
+    }
+
+
 def _differences(wanted: Any, found: Any, place: str = "") -> Any:
     """Where `found` lacks a value of `wanted`; lists are compared entry by entry and by length."""
     if isinstance(wanted, dict):

@@ -46,9 +46,6 @@ USER_ERROR = 78
 MASTER_PORT = 29500
 # of a pod's grace, what its agent needs to send what is left
 _SHIPPING_SECONDS = 10
-# published before they are ready, or a worker could not find the first one; and no network policy of Volcano's own,
-# which would keep the launcher and everybody's dashboards out
-_SERVICE_FLAGS = ["--publish-not-ready-addresses=true", "--disable-network-policy=true"]
 
 
 def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> dict[str, Any]:
@@ -63,7 +60,7 @@ def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> 
         "minAvailable": least,
         "maxRetry": settings.attempts,
         "ttlSecondsAfterFinished": site.keep_seconds,
-        "plugins": {"env": [], "svc": list(_SERVICE_FLAGS)},
+        "plugins": {"env": [], "svc": _service_flags(site)},
         "policies": _make_policies(elastic=is_elastic(spec, preset)),
         "tasks": [_make_task(spec, attempt, preset=preset, site=site, labels=labels)],
     }
@@ -186,6 +183,12 @@ def _make_task(
     if preset.cluster.policies:
         task["policies"] = [dict(policy) for policy in preset.cluster.policies]
     return task
+
+
+def _service_flags(site: Site) -> list[str]:
+    """Published before they are ready, or a worker could not find the first one; Volcano's policy is on by default."""
+    closed = str(not site.network_policy).lower()
+    return ["--publish-not-ready-addresses=true", f"--disable-network-policy={closed}"]
 
 
 def _make_check(spec: JobSpec, preset: Preset) -> dict[str, Any]:
