@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slicelift.models import size_text
-from slicelift_profiles.slices import RESOURCE_PREFIX
+from slicelift_profiles.slices import GPU, RESOURCE_PREFIX
 
 from slicelift_hub.counting import NVIDIA, is_device
-
-GPU = "nvidia.com/gpu"
 
 
 def by_weight(names: Iterable[str]) -> list[str]:

@@ -13,6 +13,8 @@ from typing import Any
 
 from slicelift.backends.base import Attempt, ranks_per_worker
 from slicelift.models import JobSpec, to_dict
+from slicelift.runtime.nodes import MASTER_PORT
+from slicelift.runtime.verdict import HOPELESS
 from slicelift_profiles.presets import Preset
 
 from slicelift_hub.launcher.backends.volcano.data import DATA
@@ -41,9 +43,6 @@ from slicelift_hub.launcher.backends.volcano.worker import (
 
 API = "batch.volcano.sh/v1alpha1"
 TASK = "worker"
-# of exit codes, ours that says: trying again cannot help
-USER_ERROR = 78
-MASTER_PORT = 29500
 # of a pod's grace, what its agent needs to send what is left
 _SHIPPING_SECONDS = 10
 
@@ -201,7 +200,7 @@ def _make_policies(*, elastic: bool) -> list[dict[str, Any]]:
     """First match wins: a fault of the user's ends the job, any other loss starts the gang (or one worker) again."""
     again = "RestartPod" if elastic else "RestartJob"
     return [
-        {"exitCode": USER_ERROR, "action": "TerminateJob"},
+        {"exitCode": HOPELESS, "action": "TerminateJob"},
         {"events": ["PodFailed", "PodEvicted"], "action": again},
     ]
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slicelift_profiles.slices import GPU, RESOURCE_PREFIX
+
 from slicelift_hub.counting import (
     Object,
     allocated,
@@ -22,7 +24,7 @@ from slicelift_hub.counting import (
     queue_state,
     times,
 )
-from slicelift_hub.launcher.backends.volcano.amounts import GPU, by_weight
+from slicelift_hub.launcher.backends.volcano.amounts import by_weight
 
 ROOT = "root"
 
@@ -152,9 +154,9 @@ def make_capacity(
         "slots": {"total": most, "free": max(0, most - taken)},
         "gpus": _pair(GPU, total, free),
         "slices": [
-            {"name": name.removeprefix("nvidia.com/mig-"), **_pair(name, total, free), "simulated": False}
+            {"name": name.removeprefix(RESOURCE_PREFIX), **_pair(name, total, free), "simulated": False}
             for name in sorted(total)
-            if name.startswith("nvidia.com/mig-")
+            if name.startswith(RESOURCE_PREFIX)
         ],
         "queues": shown,
         "waiting": sum(waiting.values()),
