@@ -215,7 +215,8 @@ class Failure:
 class JobStatus:
     """Where one attempt stands. Times are Unix seconds (UTC); `position` counts jobs ahead + 1.
 
-    `restarts` is how often the backend by itself has restarted the whole gang since its submit.
+    `restarts` is how often the backend by itself has restarted the whole gang since its submit; `workers` how many it
+    has been given of a gang that can be scaled, None for all others.
     """
 
     status: Status
@@ -226,6 +227,7 @@ class JobStatus:
     failure: Failure | None = None
     exit_code: int | None = None
     restarts: int = 0
+    workers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,14 @@ from typing import Any
 from jupyterhub.handlers.pages import SpawnHandler
 from jupyterhub.spawner import SpawnException
 from jupyterhub.utils import url_escape_path, url_path_join
-from slicelift.errors import SliceliftError
-from slicelift_profiles.catalog import SHIPPED, Catalog, Profile
+from slicelift.errors import SliceliftError, Unavailable
+from slicelift_profiles import ProfileError
+from slicelift_profiles.catalog import SHIPPED, Catalog, Profile, load
+from slicelift_profiles.latest import Latest
 from traitlets import Unicode, default
 from traitlets.config import LoggingConfigurable
 
-from slicelift_hub.choices import PROFILE, CatalogFile, Choice, Machine, choose, make_offers, refusal
+from slicelift_hub.choices import PROFILE, Choice, Machine, choose, make_offers, refusal
 from slicelift_hub.form import render_form, render_problem, render_refusal
 
 # of a choice, what a session's state keeps: the culler judges by it
@@ -69,20 +71,24 @@ class ProfiledSpawner(LoggingConfigurable):  # type: ignore[misc]
 
     async def make_form(self) -> str:
         """The spawn form with what is free at this moment."""
-        catalog_file = _catalog_file(self.profiles_file)
         try:
-            catalog = catalog_file.catalog()
+            catalog = self.catalog()
             chosen = choose(catalog, self.orm_spawner.user_options or {}, groups=self.groups(), saved=True)
             machine = await self.look()
         except SliceliftError as error:
             return render_problem(str(error))
         offers = make_offers(catalog, machine, groups=self.groups())
         slug = chosen.profile.slug
-        return render_form(offers, machine, chosen=slug, note=chosen.note, problem=catalog_file.problem)
+        problem = str(_profiles(self.profiles_file).fault or "")
+        return render_form(offers, machine, chosen=slug, note=chosen.note, problem=problem)
 
     def catalog(self) -> Catalog:
-        """The profiles as they are now. Raises `profiles-invalid`."""
-        return _catalog_file(self.profiles_file).catalog()
+        """The profiles as they are now. Raises Unavailable only when the file was at fault from the start."""
+        try:
+            return _profiles(self.profiles_file).current()
+        except ProfileError as error:
+            hint = "Nobody can start a session until an admin mends the file."
+            raise Unavailable("profiles-invalid", str(error), hint) from error
 
     def chosen(self) -> Choice:
         """What the options of this start ask for. Raises as `choose` does."""
@@ -140,5 +146,5 @@ def told_of(choice: Choice) -> dict[str, Any]:
 
 
 @functools.cache
-def _catalog_file(path: str) -> CatalogFile:
-    return CatalogFile(Path(path))
+def _profiles(path: str) -> Latest[Catalog]:
+    return Latest(Path(path), load)

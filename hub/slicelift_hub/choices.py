@@ -1,15 +1,13 @@
-"""What a person may choose at spawn, and what of it can be had now. Pure but for reading the profiles' file."""
+"""What a person may choose at spawn, and what of it can be had now. Pure."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from slicelift.errors import Conflict, Denied, SliceliftError, Unavailable, UserError
 from slicelift_profiles import ProfileError, slices
-from slicelift_profiles.catalog import Catalog, Kind, Profile, load
+from slicelift_profiles.catalog import Catalog, Kind, Profile
 
 from slicelift_hub.inventory import Inventory
 from slicelift_hub.leases import GPUS, Pool
@@ -17,46 +15,6 @@ from slicelift_hub.leases import GPUS, Pool
 PROFILE = "profile"
 # the pool of shares, on a cluster
 SHARES = "shares"
-_log = logging.getLogger(__name__)
-
-
-class CatalogFile:
-    """The profiles of one file, read again when it has changed.
-
-    After an edit that is at fault the profiles read last go on, and `problem` says file and line.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, ...] | None = None
-        self._catalog: Catalog | None = None
-        self.problem = ""
-
-    def catalog(self) -> Catalog:
-        """Raises `Unavailable` only when the file was at fault from the start."""
-        seen = self._signature()
-        if seen != self._seen:
-            self._read()
-            self._seen = seen
-        if self._catalog is None:
-            hint = "Nobody can start a session until an admin mends the file."
-            raise Unavailable("profiles-invalid", self.problem, hint)
-        return self._catalog
-
-    def _read(self) -> None:
-        try:
-            self._catalog = load(self._path)
-            self.problem = ""
-        except ProfileError as error:
-            self.problem = str(error)
-            _log.error("The profiles stay as they were: %s", error)
-
-    def _signature(self) -> tuple[int, ...]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return ()
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from kubernetes_asyncio.client import ApiException
 from kubespawner import KubeSpawner
 from kubespawner.clients import shared_client
 from slicelift.errors import SliceliftError, Unavailable
+from slicelift_profiles import slices
 from slicelift_profiles.catalog import Profile
 from traitlets import Unicode, default
 
@@ -47,7 +48,7 @@ _SENTENCES = {
 _BY_PROFILE = ("image", "extra_annotations", "extra_resource_limits", "extra_resource_guarantees")
 # of its state, what is ours: where a session is and by which token the culler asks it, which the hub forgets else
 _KEPT = (*TOLD, "address", "token")
-_NO_GPU = {"nvidia.com/gpu": "0"}
+_NO_GPU = {slices.GPU: "0"}
 
 
 class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no types

@@ -78,7 +78,7 @@ class Profile:
         """What a pod of this profile asks for beside CPU and memory."""
         if self.slice:
             return slices.resource_name(self.slice)
-        return {Kind.SHARE: "nvidia.com/gpu.shared", Kind.GPU: "nvidia.com/gpu"}.get(self.kind)
+        return {Kind.SHARE: "nvidia.com/gpu.shared", Kind.GPU: slices.GPU}.get(self.kind)
 
     def open_to(self, groups: Iterable[str]) -> bool:
         """Whether a member of these groups may choose it."""

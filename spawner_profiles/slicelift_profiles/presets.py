@@ -17,6 +17,7 @@ from slicelift_profiles import cluster, slices
 from slicelift_profiles.cluster import ClusterSettings
 from slicelift_profiles.documents import Document, check, read
 from slicelift_profiles.faults import Fault, ProfileError, closest, first_of, one_of
+from slicelift_profiles.latest import Latest
 
 SHIPPED = Path(__file__).with_name("presets.yaml")
 SCHEMA = "presets.schema.json"
@@ -104,16 +105,20 @@ class Presets:
 
 
 def load(path: Path | None = None) -> Presets:
-    """Read the presets, again only when the file has changed: `path`, else the file that SLICELIFT_PRESETS names, else ours.
+    """The presets as they are now (`Latest`): of `path`, else of the file that SLICELIFT_PRESETS names, else ours.
 
-    Raises ProfileError (its `faults` hold all of them) when the file is not valid.
+    Raises ProfileError (its `faults` hold all of them) when the file was never valid.
     """
-    chosen = path or Path(os.environ.get(VARIABLE) or SHIPPED)
-    return _load(chosen, _stamp(chosen))
+    return _latest(path or Path(os.environ.get(VARIABLE) or SHIPPED)).current()
 
 
-@functools.lru_cache(maxsize=8)
-def _load(path: Path, _: tuple[int, int, int]) -> Presets:
+@functools.cache
+def _latest(path: Path) -> Latest[Presets]:
+    """One for all who ask."""
+    return Latest(path, _load)
+
+
+def _load(path: Path) -> Presets:
     document = read(path)
     # the shipped file is checked by the tests, and jsonschema is slow to import (documents.check)
     faults = () if path == SHIPPED else _faults(document)
@@ -136,15 +141,6 @@ def get(name: str) -> Preset:
 def lint(path: Path = SHIPPED) -> tuple[Fault, ...]:
     """Every fault of the file in the order of its lines; raises ProfileError only when it cannot be read."""
     return _faults(read(path))
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    """Another one for another content; of a file that is not there, the reading says so."""
-    try:
-        found = path.stat()
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _faults(document: Document) -> tuple[Fault, ...]:

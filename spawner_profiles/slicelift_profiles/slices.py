@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from slicelift_profiles.faults import ProfileError, closest, one_of
 
+# what pods ask for: whole GPUs, and slices by name
+GPU = "nvidia.com/gpu"
 RESOURCE_PREFIX = "nvidia.com/mig-"
 
 # Where nobody printed the usable memory: no GPU that printed it gives less than 0.889 of the name's number.

@@ -42,7 +42,14 @@ presets:
     display_name: Torch
     launcher: torchrun
     workers: 2
-    cluster: {attempts: 3, grace_seconds: 20, cpu: 0.7, memory: 1Gi, shm: 64Mi, disk: 512Mi}
+    cluster: &small {attempts: 3, grace_seconds: 20, cpu: 0.7, memory: 1Gi, shm: 64Mi, disk: 512Mi}
+  - name: slice
+    display_name: Slice
+    launcher: torchrun
+    workers: 1
+    max_workers: 1
+    slice: required
+    cluster: *small
 """
 
 
@@ -210,7 +217,8 @@ def make_spec(program: str, **asked: Any) -> JobSpec:
     """Of a job with a program that the store has."""
     place = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": f"{sys.prefix}/bin/python"}
     snapshot, _ = make_snapshot(program)
-    return JobSpec(snapshot_id=snapshot.id, **{"name": "demo", "preset": "torch", **place, **asked})
+    preset = "slice" if asked.get("slice") else "torch"
+    return JobSpec(snapshot_id=snapshot.id, **{"name": "demo", "preset": preset, **place, **asked})
 
 
 def make_promotion_id() -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from slicelift.errors import Unavailable
-from slicelift_hub.allocatable import Count, count, make_machine, wanted
+from slicelift_hub.allocatable import Count, count, make_machine
 from slicelift_hub.choices import Offer, make_offers, refusal
 from slicelift_hub.form import render_form
 from slicelift_profiles.catalog import Catalog, Profile, load
@@ -68,30 +68,6 @@ def test_what_pods_hold_is_not_free_whoever_they_belong_to() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("containers", "init", "held"),
-    [
-        ([container(gpu=1), container(gpu=1)], [], 2),
-        ([container(gpu=1)], [container(gpu=2), container(gpu=1)], 2),
-        ([container(gpu=2)], [container(gpu=1) | {"restartPolicy": "Always"}], 3),
-        ([container()], [], 0),
-    ],
-)
-def test_a_pod_holds_what_its_containers_or_its_greediest_init_container_want(
-    containers: list[Any], init: list[Any], held: int
-) -> None:
-    assert wanted(pod("a", *containers, init=init)).get(GPU, 0) == held
-
-
-def test_nodes_that_take_no_pods_do_not_count() -> None:
-    cordoned = node("d", gpu=4)
-    cordoned["spec"]["unschedulable"] = True
-    being_cut = node("c", gpu=4, labels={"nvidia.com/mig.config.state": "pending"})
-    cut = node("a", gpu=1, labels={"nvidia.com/mig.config.state": "success"})
-    found = count([cut, node("b", gpu=4, ready=False), being_cut, cordoned], [])
-    assert found == {GPU: Count(total=1, free=1, together=1)}
-
-
 def test_a_session_gets_what_its_queue_and_all_above_still_give() -> None:
     found = offers([node("a", small=4)], queues=[queue(small=3, used=1), queue(small=10, used=9)])
     assert (found["slice-1g-10gb"].total, found["slice-1g-10gb"].free) == (3, 1)
@@ -99,6 +75,15 @@ def test_a_session_gets_what_its_queue_and_all_above_still_give() -> None:
     assert full["slice-1g-10gb"].reason == "No 1g.10gb slice is free. All 2 are in use."
     # nothing is said of it, so it is not limited
     assert full["slice-3g-40gb"].startable
+
+
+def test_a_limit_in_kubernetes_own_form_is_one() -> None:
+    """The API server writes 1000 as 1k."""
+    full = queue()
+    full["spec"]["capability"] = {SMALL: "1k"}
+    full["status"]["allocated"] = {SMALL: "999"}
+    found = offers([node("a", small=4)], queues=[full])
+    assert (found["slice-1g-10gb"].total, found["slice-1g-10gb"].free) == (4, 1)
 
 
 def test_no_session_starts_in_a_queue_that_is_closed() -> None:

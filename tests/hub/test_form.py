@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from slicelift.errors import Conflict, Denied, Unavailable, UserError
 from slicelift_hub.choices import (
-    CatalogFile,
     Machine,
     Offer,
     choose,
@@ -20,10 +18,10 @@ from slicelift_hub.choices import (
     make_offers,
     refusal,
 )
-from slicelift_hub.form import render_form, render_problem, render_refusal
+from slicelift_hub.form import render_form, render_refusal
 from slicelift_hub.inventory import Inventory, MigSlice, WholeGpu, simulated_default
 from slicelift_hub.leases import Pool
-from slicelift_profiles.catalog import SHIPPED, Catalog, Profile, load
+from slicelift_profiles.catalog import Catalog, Profile, load
 
 CATALOG = load()
 
@@ -131,24 +129,6 @@ def test_without_a_choice_it_is_the_default_or_the_first_that_is_open() -> None:
     assert default_for(catalog, ()).slug == "slice-2g-20gb"
     with pytest.raises(Denied, match="No profile is open to you"):
         default_for(Catalog(profiles=tuple(closed)), ())
-
-
-def test_an_edited_file_is_read_again_and_a_faulty_one_changes_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "profiles.yaml"
-    file.write_text(SHIPPED.read_text())
-    source = CatalogFile(file)
-    assert (source.catalog().default.slug, source.problem) == ("cpu", "")
-    file.write_text(SHIPPED.read_text().replace("slug: cpu", "slug: plain"))
-    assert source.catalog().default.slug == "plain"
-    file.write_text("profiles: 3\n")
-    assert source.catalog().default.slug == "plain"
-    assert source.problem.startswith(f"{file}:1: profiles is 3")
-    file.unlink()
-    assert source.catalog().default.slug == "plain"
-    assert "cannot be read" in source.problem
-    with pytest.raises(Unavailable, match=r"cannot be read") as error:
-        CatalogFile(file).catalog()
-    assert str(error.value.message) in render_problem(error.value.message).replace("&#39;", "'")
 
 
 def test_every_text_of_the_form_stays_text() -> None:

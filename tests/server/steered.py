@@ -1,8 +1,10 @@
 """A backend for tests of the launcher: it runs nothing, and does what files in `<home>/steered` say.
 
 Loaded by the launcher's own process (`--backend steered.Steered`). `submits.log` has a line per call of `submit`,
-`cancels.log` per call of `cancel`, `savings.log` per one of those that gives time to save, `scales.log` per call of
-`scale`. `<attempt>.json` is what the agent would be told; `<attempt>.status` is what `status` answers from then on.
+`cancels.log` per call of `cancel`, `savings.log` per one of those that gives time to save, `asked.log` per call of
+`scale`, `scales.log` per number of workers that a gang was given. What the file `away` says befalls one call of `scale`:
+"silent", "slow", "lost" or "done". `<attempt>.json` is what the agent would be told; `<attempt>.status` is what `status`
+answers from then on.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from slicelift.backends.base import Attempt, Manifest, Proof
-from slicelift.errors import Refused, SliceliftError
+from slicelift.errors import Refused, SliceliftError, Unavailable
 from slicelift.models import JobSpec, JobStatus, Status, from_dict, to_dict
 
 
@@ -81,7 +83,19 @@ class Steered:
     def scale(self, handle: str, workers: int) -> None:
         if workers == 13:
             raise Refused("bad-workers", "The gang cannot have 13 workers.", "Ask for another number.")
-        self._log("scales.log", f"{handle}={workers}")
+        self._log("asked.log", f"{handle}={workers}")
+        away = self.folder / "away"
+        how = away.read_text() if away.exists() else ""
+        if how == "silent":
+            time.sleep(60)
+        if how == "slow":
+            away.unlink()
+            time.sleep(1)
+        if how != "lost":
+            self._log("scales.log", f"{handle}={workers}")
+        if how in ("lost", "done"):
+            away.unlink()
+            raise Unavailable("cluster-away", "The API server does not answer.")
 
     def discard(self, handle: str, *, keep: Mapping[str, bool] | None = None) -> bool:
         self._log("discards.log", handle)
@@ -100,6 +114,12 @@ class Queueing(Steered):
 
     leased = False
 
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        # those of an admin, where a test has written some
+        presets = self.folder / "presets.yaml"
+        self.presets_file = str(presets) if presets.exists() else ""
+
     def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
         self._log("plans.log", attempt.owner)
         if spec.name == "impossible":
@@ -114,5 +134,19 @@ class Placed(Queueing):
     """Its gangs have their places at once; that they run is their agents' to say."""
 
     def status(self, handle: str) -> JobStatus:
-        found = super().status(handle)
-        return found if self._status(handle).exists() else JobStatus(status=Status.STARTING)
+        if self._status(handle).exists():
+            return super().status(handle)
+        return JobStatus(status=Status.STARTING, workers=self._workers(handle))
+
+    def submit(self, spec: JobSpec, attempt: Attempt) -> str:
+        handle = super().submit(spec, attempt)
+        if spec.min_workers is not None:
+            self._log("scales.log", f"{handle}={spec.workers}")
+        return handle
+
+    def _workers(self, handle: str) -> int | None:
+        """How many its gang was given last."""
+        log = self.folder / "scales.log"
+        lines = log.read_text().split() if log.exists() else []
+        given = [line.rpartition("=")[2] for line in lines if line.startswith(f"{handle}=")]
+        return int(given[-1]) if given else None

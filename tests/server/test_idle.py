@@ -127,7 +127,7 @@ def _services(ledger: Ledger, limit: IdleLimit | None) -> tuple[Any, list[str]]:
     parts = {
         "ledger": ledger,
         "call": call,
-        "policy": SimpleNamespace(idle={"watched": limit} if limit else {}),
+        "policy": SimpleNamespace(idle_limit=lambda preset: limit if preset == "watched" else None),
         "announcer": SimpleNamespace(changed=changed.append),
         "dispatch": SimpleNamespace(poke=lambda _: None),
     }

@@ -99,8 +99,11 @@ def test_a_gang_is_all_or_nothing_and_never_larger_than_the_machine(launcher: An
     [
         ({"workers": 0}, "bad-workers"),
         ({"workers": 1, "gpus_per_worker": 1}, "gang-too-large"),
-        ({"workers": 2, "slice": "1g.10gb"}, "slice-one-worker"),
-        ({"slice": "9g.99gb"}, "slice-unknown"),
+        ({"workers": 2, "slice": "1g.10gb", "preset": "slice"}, "preset-too-large"),
+        ({"gpus_per_worker": 1, "slice": "1g.10gb", "preset": "slice"}, "slice-and-gpus"),
+        ({"slice": "1g.10gb"}, "slice-not-taken"),
+        ({"preset": "slice"}, "slice-missing"),
+        ({"slice": "9g.99gb", "preset": "slice"}, "slice-unknown"),
         ({"queue": "vip"}, "queue-unknown"),
         ({"secrets": ("NO_SUCH",)}, "secret-unknown"),
         ({"secrets": ("LD_PRELOAD",)}, "bad-secret-name"),
@@ -249,9 +252,12 @@ def test_a_slice_goes_to_one_job_at_a_time_and_is_called_simulated(make_launcher
     assert launcher.client.capacity()["slices"] == [
         {"name": "1g.10gb", "total": 1, "free": 1, "simulated": True}
     ]
-    plan = launcher.client.plan(launcher.spec(slice="1g.10gb"))
+    plan = launcher.client.plan(launcher.spec(slice="1g.10gb", preset="slice"))
     assert any("simulated" in note for note in plan["notes"])
-    first, second = launcher.running(slice="1g.10gb"), launcher.submit(slice="1g.10gb")
+    first, second = (
+        launcher.running(slice="1g.10gb", preset="slice"),
+        launcher.submit(slice="1g.10gb", preset="slice"),
+    )
     assert launcher.client.job(second.run_id).position == 1
     # another pool does not wait for it
     cpu = launcher.running()

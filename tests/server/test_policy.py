@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slicelift.errors import Denied, Refused
 from slicelift.models import JobSpec, Status, to_dict
-from slicelift_hub.launcher.policy import Asker, Policy, RulesFile
-from slicelift_profiles import rules
+from slicelift_hub.launcher.policy import Asker, Policy
+from slicelift_hub.leases import Pool
+from slicelift_profiles import presets, rules
 
 DIGEST = "@sha256:" + "a" * 64
 RULES = """\
@@ -22,7 +24,7 @@ rules:
   - name: students
     groups: [course-*]
     queues: [default, teach-*]
-    presets: [torchrun]
+    presets: [torchrun, slice]
     slices: ["1g.*"]
     images: ["registry.example/course/*@sha256:*"]
     max_workers: 4
@@ -37,6 +39,18 @@ rules:
     users: [guest-*]
     max_workers: 1
 """
+PRESETS = """\
+presets:
+  - {name: torchrun, display_name: Gang, launcher: torchrun, workers: 1}
+  - {name: elastic, display_name: Elastic, launcher: torchrun, workers: 2, min_workers: 1}
+  - {name: pair, display_name: Pair, launcher: torchrun, workers: 2, max_workers: 2}
+  - {name: slice, display_name: Slice, launcher: torchrun, workers: 1, max_workers: 1, slice: required}
+  - name: night
+    display_name: Night
+    launcher: torchrun
+    workers: 1
+    cluster: {max_hours: 8, idle_minutes: 30, idle_action: stop}
+"""
 WORDS = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": "python3"}
 
 
@@ -47,18 +61,21 @@ def _spec(**changes: Any) -> JobSpec:
 @pytest.fixture
 def policy(tmp_path: Path) -> Policy:
     """A cluster's: queues and GPUs are not counted here."""
-    path = tmp_path / "policy.yaml"
-    path.write_text(RULES)
-    known = {"torchrun": None, "elastic": None, "night": 8 * 3600.0}
-    return Policy(leased=False, rules=RulesFile(path).current, presets=known)
+    (tmp_path / "policy.yaml").write_text(RULES)
+    (tmp_path / "presets.yaml").write_text(PRESETS)
+    return Policy(
+        leased=False,
+        rules=partial(rules.load, tmp_path / "policy.yaml"),
+        presets=partial(presets.load, tmp_path / "presets.yaml"),
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "key", "line", "allowed"),
     [
         ({"queue": "vip"}, "queues", 4, "default, teach-*"),
-        ({"preset": "night"}, "presets", 5, "torchrun"),
-        ({"slice": "7g.80gb"}, "slices", 6, "1g.*"),
+        ({"preset": "night"}, "presets", 5, "torchrun, slice"),
+        ({"slice": "7g.80gb", "preset": "slice"}, "slices", 6, "1g.*"),
         ({"image": "registry.example/course/lab:latest"}, "images", 7, "registry.example/course/*@sha256:*"),
         ({"image": f"registry.example/other{DIGEST}"}, "images", 7, "registry.example/course/*@sha256:*"),
         ({"workers": 5}, "max_workers", 8, "4"),
@@ -117,6 +134,36 @@ def test_the_shorter_wall_time_of_rule_and_preset_holds(policy: Policy) -> None:
     assert notes[-1] == "The job is ended when its wall time is over: 8 h (preset night)."
 
 
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"preset": "slice", "workers": 16, "gpus_per_worker": 8}, "preset-too-large"),
+        ({"preset": "slice", "slice": "1g.10gb", "gpus_per_worker": 8}, "slice-and-gpus"),
+        ({"preset": "slice"}, "slice-missing"),
+        ({"preset": "pair", "workers": 400}, "preset-too-large"),
+        ({"preset": "elastic", "slice": "1g.10gb"}, "slice-not-taken"),
+        ({"preset": "weekend"}, "unknown-preset"),
+    ],
+)
+def test_the_bounds_of_a_preset_hold_whoever_made_the_spec(
+    policy: Policy, changes: dict[str, Any], code: str
+) -> None:
+    with pytest.raises(Refused) as refusal:
+        policy.check(_spec(**changes), Asker(owner="x", groups=("staff",)))
+    assert refusal.value.code == code
+    assert refusal.value.hint
+
+
+def test_what_presets_say_of_clusters_is_nothing_to_one_machine(policy: Policy) -> None:
+    limit = policy.idle_limit("night")
+    assert limit is not None
+    assert (limit.minutes, limit.stop) == (30, True)
+    assert policy.idle_limit("torchrun") is policy.idle_limit("no more") is None
+    alone = replace(policy, leased=True, pools={"slots": Pool(name="slots", total=4, free=4)})
+    assert alone.idle_limit("night") is None
+    assert alone.check(_spec(preset="night"), Asker(owner="guest-1")) is None
+
+
 def test_the_notes_of_a_plan_tell_the_rule(policy: Policy) -> None:
     notes = policy.notes(_spec(), Asker(owner="ann", groups=("course-1",)))
     assert any("Rule students (policy.yaml:2) allows you at most 4 workers a job" in note for note in notes)
@@ -127,25 +174,6 @@ def test_what_is_no_image_goes_no_further(policy: Policy, image: str) -> None:
     with pytest.raises(Refused) as refusal:
         policy.check(_spec(image=image), Asker(owner="ann", groups=("staff",)))
     assert refusal.value.code == "bad-image"
-
-
-def test_the_file_is_read_again_when_it_changes_and_a_faulty_edit_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "policy.yaml"
-    path.write_text("rules: [{name: a, max_workers: 1}]")
-    file = RulesFile(path)
-    for number, (text, most) in enumerate(
-        [
-            ("rules: [{name: a, max_workers: 2}]", 2),
-            ("rules: [{name: a, max_workers: many}]", 2),
-            ("", 2),
-            ("rules: [{name: a, max_workers: 3}]", 3),
-        ]
-    ):
-        path.write_text(text)
-        os.utime(path, ns=(number, number))
-        assert file.current().of("x").max_workers == most
-    path.unlink()
-    assert file.current().of("x").max_workers == 3
 
 
 def test_the_shipped_policy_is_what_a_launcher_has_by_default() -> None:
@@ -228,6 +256,42 @@ def test_a_launcher_with_a_faulty_policy_does_not_come_up(make_launcher: Any, tm
     body = json.loads(last)
     assert body["code"] == "policy-invalid"
     assert f"{path}:3" in body["message"]
+
+
+def test_the_presets_of_a_cluster_bind_every_caller_and_are_read_again(
+    make_launcher: Any, tools: Any, tmp_path: Path
+) -> None:
+    """Over HTTP as no client of ours would; the launcher goes on while its admin edits the file."""
+    rule = tmp_path / "policy.yaml"
+    rule.write_text("rules: [{name: students, presets: [slice, pair, new]}]")
+    launcher = make_launcher("--backend", "steered.Queueing", f"--Launcher.policy_file={rule}")
+    file = launcher.home / "steered" / "presets.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(PRESETS)
+    launcher.start()
+
+    def post(**changes: Any) -> tuple[int, str]:
+        body = {"promotion_id": tools.make_promotion_id(), "spec": to_dict(launcher.spec(**changes))}
+        with launcher.http() as http:
+            answers = [http.post("/plan", json=body), http.post("/jobs", json=body)]
+        told = answers[1].json()
+        if answers[1].status_code == 201:
+            launcher.client.cancel(told["run_id"])
+        assert (answers[0].status_code == 200) == (answers[1].status_code == 201)
+        return answers[1].status_code, told.get("code", "")
+
+    assert post(preset="slice", workers=16, gpus_per_worker=8) == (422, "preset-too-large")
+    assert post(preset="pair", workers=400) == (422, "preset-too-large")
+    assert post(preset="pair", workers=2) == (201, "")
+    assert post(preset="new") == (422, "unknown-preset")
+    file.write_text(PRESETS.replace("name: night", "name: new").replace("max_workers: 2", "max_workers: 3"))
+    assert post(preset="pair", workers=3) == (201, "")
+    assert post(preset="new") == (201, "")
+    # half a save: what was read last goes on
+    file.write_text("presets: [")
+    assert post(preset="new") == (201, "")
+    assert post(preset="pair", workers=4) == (422, "preset-too-large")
+    launcher.close()
 
 
 def test_a_backend_that_queues_by_itself_is_asked_for_its_word(make_launcher: Any) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from slicelift.errors import Conflict, Refused, UserError
+from slicelift.errors import Conflict, Refused, SliceliftError, UserError
 from slicelift.models import JobSpec, Status
 from slicelift_hub.launcher.ledger import Ledger
 
 
 @pytest.fixture(scope="module")
 def queueing(make_launcher: Any) -> Iterator[Any]:
-    launcher = make_launcher("--backend", "steered.Placed").start()
+    launcher = make_launcher("--backend", "steered.Placed", "--Launcher.poll_seconds=0.05").start()
     yield launcher
     launcher.close()
 
@@ -125,3 +127,71 @@ def test_a_promotion_that_is_sent_again_after_a_scale_is_the_same_run(queueing: 
     queueing.client.scale(run.run_id, 3)
     again = queueing.client.submit(run.promotion_id, run.spec)
     assert (again.run_id, again.spec.workers) == (run.run_id, 3)
+
+
+@pytest.mark.parametrize("how", ["done", "lost"])
+def test_a_cluster_that_is_away_gets_the_number_once_it_is_back(
+    queueing: Any, run: Any, tools: Any, how: str
+) -> None:
+    """A call that was given up on: the API server has carried it out all the same, or has never seen it."""
+    (queueing.home / "steered" / "away").write_text(how)
+    scaled = queueing.client.scale(run.run_id, 4)
+    assert scaled.spec.workers == 4
+    assert scaled.history[-1].message == f"scaled from 2 to 4 by {run.owner}"
+    queueing.agent(run).post("state", {"state": "preparing", "node": 0, "nodes": 4})
+    tools.wait_for(lambda: queueing.lines("scales.log")[-1] == f"{run.handle}=4")
+    assert queueing.client.job(run.run_id).spec.workers == 4
+
+
+def test_a_launcher_that_is_killed_before_the_cluster_has_heard_asks_again(
+    make_launcher: Any, tools: Any
+) -> None:
+    launcher = make_launcher("--backend", "steered.Placed").start()
+    run = launcher.submit(workers=2, min_workers=1)
+    tools.wait_for(lambda: launcher.client.job(run.run_id).handle)
+    handle = launcher.client.job(run.run_id).handle
+    (launcher.home / "steered" / "away").write_text("silent")
+    asking = threading.Thread(target=lambda: suppressed(lambda: launcher.client.scale(run.run_id, 4)))
+    asking.start()
+    tools.wait_for(lambda: f"{handle}=4" in launcher.lines("asked.log"))
+    launcher.kill()
+    asking.join()
+    assert launcher.lines("scales.log") == [f"{handle}=2"]
+    (launcher.home / "steered" / "away").unlink()
+    launcher.start()
+    tools.wait_for(lambda: launcher.lines("scales.log")[-1] == f"{handle}=4")
+    assert launcher.client.job(run.run_id).spec.workers == 4
+    launcher.client.cancel(run.run_id)
+    launcher.close()
+
+
+def test_of_two_at_once_the_one_that_the_ledger_has_is_the_clusters(
+    queueing: Any, run: Any, tools: Any
+) -> None:
+    """The first is on its way for a second; what was said last holds in both places."""
+    (queueing.home / "steered" / "away").write_text("slow")
+    first = threading.Thread(target=lambda: queueing.client.scale(run.run_id, 4))
+    first.start()
+    tools.wait_for(lambda: queueing.lines("asked.log")[-1] == f"{run.handle}=4")
+    assert queueing.client.scale(run.run_id, 3).spec.workers == 3
+    first.join()
+    assert queueing.client.job(run.run_id).spec.workers == 3
+    assert queueing.lines("scales.log")[-1] == f"{run.handle}=3"
+
+
+def test_what_the_cluster_refuses_later_is_not_counted_as_the_runs(
+    queueing: Any, run: Any, tools: Any
+) -> None:
+    """As a launcher that was killed after it had written down what no cluster would give."""
+    ledger = Ledger(queueing.ledger)
+    try:
+        ledger.scale(run.owner, run.run_id, 13)
+    finally:
+        ledger.close()
+    tools.wait_for(lambda: queueing.client.job(run.run_id).spec.workers == 2)
+
+
+def suppressed(call: Callable[[], Any]) -> None:
+    """Its launcher is killed under it."""
+    with suppress(SliceliftError):
+        call()

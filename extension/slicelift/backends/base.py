@@ -126,9 +126,10 @@ class Backend(Protocol):
         ...
 
     def scale(self, handle: str, workers: int) -> None:
-        """Let an elastic gang that is under way have that many workers from now on. Idempotent.
+        """Let an elastic gang that is under way have that many workers from now on, of which `status` tells. Idempotent.
 
-        Raises `Refused` where it cannot have them, `Conflict` when it is over.
+        Raises `Refused` where it cannot have them, `Conflict` when it is over; after `Unavailable` it may have them all the
+        same.
         """
         ...
 

@@ -25,10 +25,8 @@ from slicelift.runtime.echo import Echo
 from slicelift.runtime.ending import EXIT_CODE as SAVED
 from slicelift.runtime.folder import AttemptFolder, read_object, write_json
 from slicelift.runtime.shipping import say
-from slicelift.runtime.verdict import CANCELLED
+from slicelift.runtime.verdict import CANCELLED, HOPELESS
 
-# ends the Job: what was found cannot be mended by starting the same thing again
-HOPELESS = 78
 AGAIN = 1
 # how long a pod holds its GPUs for a launcher that is away
 _PATIENCE_SECONDS = 1800.0

@@ -25,6 +25,8 @@ from slicelift.runtime.masking import mask
 
 # the reason of a job that was ended because the launcher told its agent so
 CANCELLED = "cancelled by the launcher"
+# the exit code of a pod of which the cluster must make no other: starting the same thing again cannot help
+HOPELESS = 78
 _OUT_OF_MEMORY = "was killed by SIGKILL; if nobody did that, the kernel's out-of-memory killer is the usual cause: see dmesg"
 
 

@@ -21,9 +21,8 @@ from slicelift.models import DataRef, JobSpec, from_dict
 from slicelift.runtime import preparation, warmup
 from slicelift.runtime.link import Link
 from slicelift.runtime.masking import mask
+from slicelift.runtime.verdict import HOPELESS
 
-# as in pod.py: starting the same thing again cannot help
-HOPELESS = 78
 _AGAIN = 1
 _HOPELESS_CODES = frozenset(
     {

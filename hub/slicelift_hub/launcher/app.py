@@ -19,6 +19,7 @@ from slicelift.errors import SliceliftError
 from slicelift.launcher_client import default_home
 from slicelift.tracking_account import make_password
 from slicelift_profiles import rules
+from slicelift_profiles.latest import Latest
 from sqlalchemy.exc import SQLAlchemyError
 from tornado.httpserver import HTTPServer
 from tornado.web import Application as WebApplication
@@ -42,7 +43,6 @@ from slicelift_hub.launcher.daemon import (
 from slicelift_hub.launcher.dispatch import Pace
 from slicelift_hub.launcher.handler import UnknownHandler
 from slicelift_hub.launcher.hub_tokens import HubAccess
-from slicelift_hub.launcher.policy import RulesFile
 from slicelift_hub.launcher.routes import make_routes
 from slicelift_hub.launcher.services import Services
 from slicelift_hub.leases import Item, make_inventory
@@ -243,7 +243,7 @@ class Launcher(Application):  # type: ignore[misc]  # traitlets is typed in part
             ledger_patience_seconds=self.ledger_patience_seconds,
             inventory=self._items(home) if kind.leased else [],
             queues=tuple(self.queues),
-            rules=RulesFile(Path(self.policy_file) if self.policy_file else rules.SHIPPED),
+            rules=Latest(Path(self.policy_file) if self.policy_file else rules.SHIPPED, rules.load),
             tracker=self.tracker,
             tracker_port=self.tracker_port,
             snapshot_limit_bytes=self.snapshot_limit_bytes,

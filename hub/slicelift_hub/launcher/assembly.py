@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,18 +16,18 @@ from slicelift.backends.base import Backend
 from slicelift.errors import Conflict, SliceliftError, Unavailable
 from slicelift.tracking_account import make_password
 from slicelift_profiles import ProfileError, presets
-from slicelift_profiles.presets import Preset
+from slicelift_profiles.latest import Latest
+from slicelift_profiles.rules import Rules
 
 from slicelift_hub.launcher.auth import AttemptTokens, Authenticator, LocalToken, whoami
 from slicelift_hub.launcher.dispatch import Call, Dispatch, Pace
 from slicelift_hub.launcher.events import Announcer, Broker
 from slicelift_hub.launcher.hub_tokens import HubAccess, HubTokens
-from slicelift_hub.launcher.idle import IdleLimit
 from slicelift_hub.launcher.ingest import Ingest
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_rows import AttemptRow
 from slicelift_hub.launcher.logs import Logs
-from slicelift_hub.launcher.policy import Policy, RulesFile
+from slicelift_hub.launcher.policy import Policy
 from slicelift_hub.launcher.services import Limits, Services, call_in, make_attempt
 from slicelift_hub.launcher.sole import Sole
 from slicelift_hub.launcher.store import Store
@@ -55,7 +55,7 @@ class Settings:
     ledger_patience_seconds: float
     inventory: list[Item]
     queues: tuple[str, ...]
-    rules: RulesFile
+    rules: Latest[Rules]
     tracker: str
     tracker_port: int
     snapshot_limit_bytes: int
@@ -169,44 +169,22 @@ def _make_dispatch(
 
 
 def _make_policy(settings: Settings, backend: Backend, pools: Mapping[str, Pool]) -> Policy:
+    """Raises `policy-invalid` and `presets-invalid`: later a faulty edit changes nothing."""
+    # of a cluster, where an admin has presets of their own
+    file = getattr(backend, "presets_file", "")
+    known = partial(presets.load, Path(file) if file else presets.SHIPPED)
+    try:
+        settings.rules.current()
+        known()
+    except ProfileError as error:
+        raise SliceliftError(error.code, error.message, error.hint) from error
     return Policy(
         pools=pools,
         queues=settings.queues,
         leased=backend.leased,
         rules=settings.rules.current,
-        presets=_wall_times(backend),
-        idle=_idle_limits(backend),
+        presets=known,
     )
-
-
-def _wall_times(backend: Backend) -> dict[str, float | None]:
-    """Every preset's wall time in seconds, where it has one. Raises `presets-invalid`.
-
-    One machine ignores what presets say of clusters.
-    """
-    hours = {
-        preset.name: None if backend.leased else preset.cluster.max_hours for preset in _presets(backend)
-    }
-    return {name: None if limit is None else 3600 * limit for name, limit in hours.items()}
-
-
-def _idle_limits(backend: Backend) -> dict[str, IdleLimit]:
-    """For how long GPUs may do nothing, of the presets that limit it."""
-    known = [] if backend.leased else _presets(backend)
-    return {
-        preset.name: IdleLimit(minutes=preset.cluster.idle_minutes, stop=preset.cluster.idle_action == "stop")
-        for preset in known
-        if preset.cluster.idle_minutes is not None
-    }
-
-
-def _presets(backend: Backend) -> Sequence[Preset]:
-    """Backends of clusters have presets of their admin's. Raises `presets-invalid`."""
-    file = getattr(backend, "presets_file", "")
-    try:
-        return presets.load(Path(file) if file else presets.SHIPPED).presets
-    except ProfileError as error:
-        raise SliceliftError(error.code, error.message, error.hint) from error
 
 
 def _make_authenticators(settings: Settings, ledger: Ledger) -> tuple[Authenticator, ...]:

@@ -92,7 +92,7 @@ class _Chores:
         """Tell the owners of gangs whose GPUs do nothing, and end those whose preset says so."""
         services = self._services
         for row, reason, minutes in await services.call(services.ledger.idle):
-            limit = services.policy.idle.get(row.spec.preset)
+            limit = services.policy.idle_limit(row.spec.preset)
             found = judge_idle(limit, minutes=minutes, reason=reason) if limit else None
             if found is None:
                 continue

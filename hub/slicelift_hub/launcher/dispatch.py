@@ -25,6 +25,7 @@ from slicelift.models import Failure, JobStatus, Status
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_rows import AttemptRow
 from slicelift_hub.launcher.ledger_runs import DELIVERING
+from slicelift_hub.launcher.scaling import Scaling
 from slicelift_hub.leases import Item
 
 Call = Callable[..., Awaitable[Any]]
@@ -92,6 +93,7 @@ class Dispatch:
         self._changed = changed
         self._make_attempt = make_attempt
         self._pace = pace
+        self.scaling = Scaling(ledger, backend, call=call, ask=ask)
         self._wake = asyncio.Event()
         self._drives: dict[str, _Drive] = {}
         self._submissions: dict[str, str] = {}
@@ -285,6 +287,7 @@ class Dispatch:
             return await self._handle_unknown(row, drive, status)
         drive.unknown_since = None
         row = await self._follow(row, status)
+        await self.scaling.follow(row, status)
         status = _beside(row, status)
         seen = (status, row.attempt_id, row.status)
         # of an attempt that is over, where the agents of its successor were quicker

@@ -1,12 +1,11 @@
 """What may be asked of this launcher: the machine's bounds, and the rules of a policy file (docs/policy.md).
 
-Pure but for the file, which is read again when it changes. A refusal says which rule it is of, where that stands, and
-what would be allowed.
+Pure but for the files of rules and presets, which are read again when they change. A refusal says which rule it is of,
+where that stands, and what would be allowed.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slicelift.errors import Denied, Refused, SliceliftError
+from slicelift.errors import Denied, Refused
 from slicelift.models import JobSpec
 from slicelift_profiles import ProfileError, presets, rules
+from slicelift_profiles.presets import Preset, Presets
 from slicelift_profiles.rules import Rule, Rules
 
 from slicelift_hub.launcher.idle import IdleLimit
@@ -27,7 +27,6 @@ from slicelift_hub.launcher.vault import MAX_SECRETS
 from slicelift_hub.leases import GPUS, SLOTS, Pool
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,511}")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,43 +36,6 @@ class Asker:
     owner: str
     groups: Collection[str] = ()
     under_way: Callable[[], Sequence[JobSpec]] = tuple
-
-
-class RulesFile:
-    """The rules of one file, read again when it changes; after a faulty edit those read last go on."""
-
-    def __init__(self, path: Path = rules.SHIPPED) -> None:
-        """Raises `policy-invalid` with file and line."""
-        self._path = path
-        self._lock = threading.Lock()
-        self._seen = self._stamp()
-        try:
-            self._rules = rules.load(path)
-        except ProfileError as error:
-            raise SliceliftError(error.code, error.message, error.hint) from error
-
-    def current(self) -> Rules:
-        """As the file says now."""
-        with self._lock:
-            stamp = self._stamp()
-            if stamp != self._seen:
-                self._seen = stamp
-                self._read_again()
-            return self._rules
-
-    def _read_again(self) -> None:
-        try:
-            self._rules = rules.load(self._path)
-            _log.info("The policy of %s holds from now on.", self._path)
-        except ProfileError as error:
-            _log.error("The policy read last goes on: %s", error)
-
-    def _stamp(self) -> tuple[int, int, int]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 # The most that a spec may hold of each, so that what is accepted can be started and tracked: MLflow takes 500 characters
@@ -97,25 +59,19 @@ LIMITS: Mapping[str, tuple[int, str]] = {
 }
 
 
-def _shipped() -> dict[str, float | None]:
-    return dict.fromkeys(presets.load().names)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """What one launcher allows; `pools` as the inventory has them.
 
     `leased`: the launcher gives out what the pools hold. Otherwise the backend has queues of its own, and whether they
-    take a job is theirs to say. `presets` has every known preset's wall time in seconds, None where it has none; `idle`
-    those that limit for how long GPUs may do nothing.
+    take a job is theirs to say. Of `presets`, what they say of clusters holds only there.
     """
 
     pools: Mapping[str, Pool] = field(default_factory=dict)
     queues: tuple[str, ...] = ("default",)
     leased: bool = True
     rules: Callable[[], Rules] = rules.load
-    presets: Mapping[str, float | None] = field(default_factory=_shipped)
-    idle: Mapping[str, IdleLimit] = field(default_factory=dict)
+    presets: Callable[[], Presets] = presets.load
     # held from the count of what a person has to the submit, so that two at once do not both pass
     admission: threading.Lock = field(default_factory=threading.Lock)
 
@@ -129,9 +85,8 @@ class Policy:
         _check_sizes(spec)
         _check_words(spec)
         self._check_preset(spec)
-        if spec.slice is not None:
-            self._check_slice(spec, spec.slice)
         if self.leased:
+            self._check_slice(spec)
             self._check_queue(spec)
             for pool, count in make_needs(spec).items():
                 self._check_fits(spec, pool, count)
@@ -147,6 +102,13 @@ class Policy:
             return self.rules().of(asker.owner, asker.groups)
         except ProfileError as error:
             raise Denied(error.code, error.message, error.hint) from error
+
+    def idle_limit(self, preset: str) -> IdleLimit | None:
+        """For how long GPUs of its jobs may do nothing; None where nothing limits that, or the preset is no more."""
+        settings = next((each.cluster for each in self.presets().presets if each.name == preset), None)
+        if self.leased or settings is None or settings.idle_minutes is None:
+            return None
+        return IdleLimit(minutes=settings.idle_minutes, stop=settings.idle_action == "stop")
 
     def notes(self, spec: JobSpec, asker: Asker) -> list[str]:
         """What a user should know before submitting."""
@@ -172,9 +134,9 @@ class Policy:
         found = []
         if rule.wall_seconds is not None:
             found.append(WallTime(seconds=float(rule.wall_seconds), source=f"rule {rule.name}"))
-        preset = self.presets.get(spec.preset)
-        if preset is not None:
-            found.append(WallTime(seconds=preset, source=f"preset {spec.preset}"))
+        hours = None if self.leased else self._preset(spec).cluster.max_hours
+        if hours is not None:
+            found.append(WallTime(seconds=3600 * hours, source=f"preset {spec.preset}"))
         return min(found, key=lambda limit: limit.seconds, default=None)
 
     def _check_queue(self, spec: JobSpec) -> None:
@@ -182,19 +144,26 @@ class Policy:
             message = f"There is no queue {spec.queue!r}."
             raise Refused("queue-unknown", message, f"Queues: {', '.join(self.queues)}.")
 
-    def _check_preset(self, spec: JobSpec) -> None:
-        if spec.preset not in self.presets:
-            hint = f"Presets: {', '.join(self.presets)}."
-            raise Refused("unknown-preset", f"There is no preset {spec.preset!r}.", hint)
+    def _preset(self, spec: JobSpec) -> Preset:
+        try:
+            return self.presets().get(spec.preset)
+        except ProfileError as error:
+            raise Refused(error.code, error.message, error.hint) from error
 
-    def _check_slice(self, spec: JobSpec, name: str) -> None:
-        if spec.workers != 1 or spec.gpus_per_worker:
-            message = f"A slice goes with one worker; asked were {spec.workers} workers on {name}."
-            hint = "Use --workers 1, or whole GPUs for a gang: slices cannot talk to each other."
-            raise Refused("slice-one-worker", message, hint)
-        if self.leased and name not in {pool.name for pool in self.slices}:
+    def _check_preset(self, spec: JobSpec) -> None:
+        """Whoever made the spec may have checked nothing."""
+        preset = self._preset(spec)
+        try:
+            preset.check(workers=spec.workers, gpus_per_worker=spec.gpus_per_worker, slice=spec.slice)
+        except ProfileError as error:
+            raise Refused(error.code, error.message, error.hint) from error
+
+    def _check_slice(self, spec: JobSpec) -> None:
+        if spec.slice is not None and spec.slice not in {pool.name for pool in self.slices}:
             have = ", ".join(pool.name for pool in self.slices) or "none"
-            raise Refused("slice-unknown", f"This machine has no slice {name!r}.", f"Slices here: {have}.")
+            raise Refused(
+                "slice-unknown", f"This machine has no slice {spec.slice!r}.", f"Slices here: {have}."
+            )
 
     def _check_fits(self, spec: JobSpec, pool: str, count: int) -> None:
         total = self.pools[pool].total if pool in self.pools else 0

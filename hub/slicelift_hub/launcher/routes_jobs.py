@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from slicelift.backends.base import Attempt
-from slicelift.errors import Conflict, NotFound, Refused, SliceliftError, Unavailable, UserError
+from slicelift.errors import Conflict, NotFound, Refused, Unavailable, UserError
 from slicelift.models import JobSpec, RunView, Status, to_dict
 
 from slicelift_hub.launcher.auth import Principal
@@ -17,7 +17,7 @@ from slicelift_hub.launcher.handler import Handler
 from slicelift_hub.launcher.ledger_runs import make_needs
 from slicelift_hub.launcher.names import check_promotion_id
 from slicelift_hub.launcher.policy import Asker
-from slicelift_hub.launcher.services import Services, call_in
+from slicelift_hub.launcher.services import Services
 from slicelift_hub.leases import GPUS, SLOTS, Pool
 
 # a cancel waits so long for the proof before it answers CANCELLING
@@ -150,23 +150,17 @@ class ScaleHandler(Handler):
             raise UserError(
                 "bad-body", "The body has no whole number 'workers'.", "See docs/architecture.md."
             )
-        services, ledger = self.services, self.services.ledger
-        run_id = (await find_run(self, ident)).run_id
-        # the ledger first: what else the person is allowed meanwhile depends on it
-        view = await services.call(self._decide, run_id, workers)
-        before, change = view.spec.workers, (view.owner, run_id, workers)
-        try:
-            await call_in(services.backend_pool, services.backend.scale, view.handle, workers)
-        except SliceliftError:
-            await services.call(ledger.unscale, *change, before=before)
-            raise
-        if workers != before:
-            await services.call(ledger.scaled, *change, before=before, who=self.principal.owner)
+        services, run_id = self.services, (await find_run(self, ident)).run_id
+        decide = partial(self._decide, run_id, workers)
+        await services.dispatch.scaling.scale(run_id, workers, decide=decide, who=self.principal.owner)
         services.announcer.changed(run_id)
-        self.answer(services.shown(await services.call(ledger.view, run_id)))
+        self.answer(services.shown(await services.call(services.ledger.view, run_id)))
 
     def _decide(self, run_id: str, workers: int) -> RunView:
-        """Judge more workers as a submit of that size; the run as it was. Nothing is done in the cluster yet."""
+        """Judge more workers as a submit of that size; the run as it was. Nothing is done in the cluster yet.
+
+        The ledger comes first: what else the person is allowed meanwhile depends on it.
+        """
         services = self.services
         with services.policy.admission:
             view = services.ledger.view(run_id)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from bed import kit
 from bed.kit import Api
+from kubernetes import client
 from kubernetes.client import ApiException
 from slicelift.backends.base import Proof
 from slicelift.errors import Conflict, Refused
@@ -40,6 +41,26 @@ def test_submitted_twice_it_is_one_job_and_every_field_is_as_it_was_written(
     ).items
     assert [each.immutable for each in maps] == [True]
     assert "very" not in json.dumps(found)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_volcano_closes_the_network_of_a_gang_where_its_admin_wants_that(
+    make_bench: Any, api: Api, nodes: Any, closed: bool
+) -> None:
+    """That there is a policy and what it lets in; the bed's network enforces none."""
+    nodes(1)
+    bench = make_bench(network_policy=closed)
+    handle = bench.submit()
+    bench.wait_phase(handle, "Running")
+    _, name = parse_handle(handle)
+    found = client.NetworkingV1Api(api.raw).list_namespaced_network_policy(bench.namespace).items
+    assert [each.metadata.name for each in found] == ([name] if closed else [])
+    for each in found:
+        (ingress,) = each.spec.ingress
+        (only,) = ingress._from
+        assert (each.spec.policy_types, only.namespace_selector, only.ip_block) == (["Ingress"], None, None)
+        assert each.spec.pod_selector.match_labels["volcano.sh/job-name"] == name
+        assert only.pod_selector.match_labels == each.spec.pod_selector.match_labels
 
 
 def test_the_name_of_another_job_is_not_taken_over(bench: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,29 @@ def launcher(bed: Cluster, api: Api, namespace: str, image: str, tmp_path: Path)
         ) as made,
     ):
         yield made
+
+
+def test_a_gang_that_has_another_number_than_the_ledger_follows_it(
+    launcher: Launcher, api: Api, namespace: str, queue: str
+) -> None:
+    """As after a call that was given up on, or a launcher that was killed between ledger and cluster."""
+    run = launcher.submit(PROGRAM, workers=2, min_workers=1, queue=queue)
+    launcher.until(run, lambda view: view.handle)
+    place = (*kit.BATCH, namespace, "jobs", f"{run}-1")
+
+    def replicas() -> int:
+        return int(api.custom.get_namespaced_custom_object(*place)["spec"]["tasks"][0]["replicas"])
+
+    change = [{"op": "replace", "path": "/spec/tasks/0/replicas", "value": 1}]
+    api.custom.patch_namespaced_custom_object(*place, change, _content_type="application/json-patch+json")
+    kit.wait_for("the number of the ledger", lambda: replicas() == 2)
+    # and what is asked for stays
+    assert launcher.client.scale(run, 1).spec.workers == replicas() == 1
+    time.sleep(6)
+    assert (launcher.client.job(run).spec.workers, replicas()) == (1, 1)
+    with pytest.raises(Refused, match="at most 2 worker"):
+        launcher.client.scale(run, 3)
+    launcher.client.cancel(run)
 
 
 # every change of the gang is a new meeting, for which torchrun waits half a minute: about four minutes

@@ -158,6 +158,8 @@ def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "presets.yaml"
     path.write_text(HEAD + GOOD, encoding="utf-8")
     assert presets.load(path) is presets.load(path)
+    path.write_text("presets: [", encoding="utf-8")
+    assert presets.load(path).get("a").workers == 1
     path.write_text(
         HEAD + GOOD + "    cluster:\n      cpu_per_gpu: 2\n      memory_per_gpu: 512Mi\n", encoding="utf-8"
     )

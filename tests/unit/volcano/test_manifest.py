@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import unicodedata
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from hypothesis import strategies as st
 from slicelift.backends.base import Attempt
 from slicelift.errors import Refused
 from slicelift.models import JobSpec
+from slicelift_hub.launcher.backends.volcano.backend import Volcano
 from slicelift_hub.launcher.backends.volcano.manifest import make_job, make_request, make_runtime, make_secret
 from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_profiles import presets
 from slicelift_profiles.cluster import ClusterSettings, Topology, make_settings
+from traitlets.config import Config
 
 SEED = yaml.safe_load((Path(__file__).parent / "seed-vcjob.yaml").read_text(encoding="utf-8"))
 
@@ -225,6 +228,17 @@ def test_the_platform_teams_template_comes_out_field_by_field(spec: JobSpec, att
         "--publish-not-ready-addresses=true",
         "--disable-network-policy=true",
     ]
+
+
+def test_an_admin_can_have_volcano_close_the_network_of_each_gang(
+    spec: JobSpec, attempt: Attempt, site: Site
+) -> None:
+    preset = presets.get("torchrun")
+    closed = make_job(spec, attempt, preset=preset, site=replace(site, network_policy=True))
+    assert closed["spec"]["plugins"] == {
+        "env": [],
+        "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=false"],
+    }
 
 
 def _differences(wanted: Any, found: Any, place: str = "") -> Any:
@@ -492,3 +506,16 @@ def _shape(value: Any) -> Any:
     if isinstance(value, list):
         return [_shape(item) for item in value]
     return type(value).__name__
+
+
+def test_half_a_save_of_the_presets_fails_no_job(spec: JobSpec, attempt: Attempt, tmp_path: Path) -> None:
+    path = tmp_path / "presets.yaml"
+    text = "presets: [{name: torchrun, display_name: A, launcher: torchrun, workers: 1, cluster: {attempts: %s}}]"
+    path.write_text(text % 2)
+    words = {"presets_file": str(path), "image": "lab@sha256:" + "0" * 64}
+    with closing(Volcano(config=Config(Volcano=words))) as backend:
+        assert backend.render(replace(spec, preset="torchrun"), attempt)["spec"]["maxRetry"] == 2
+        path.write_text("presets: [")
+        assert backend.render(replace(spec, preset="torchrun"), attempt)["spec"]["maxRetry"] == 2
+        path.write_text(text % 7)
+        assert backend.render(replace(spec, preset="torchrun"), attempt)["spec"]["maxRetry"] == 7

@@ -14,7 +14,7 @@ from slicelift.backends.base import Attempt
 from slicelift.backends.local import Local
 from slicelift.models import DataRef, JobSpec
 from slicelift_hub.launcher.backends.volcano import kept, parcel
-from slicelift_hub.launcher.backends.volcano.amounts import phrase, quantity
+from slicelift_hub.launcher.backends.volcano.amounts import phrase
 from slicelift_hub.launcher.backends.volcano.manifest import make_job
 from slicelift_hub.launcher.backends.volcano.names import parse_handle
 from slicelift_hub.launcher.backends.volcano.picture import Picture, read_fit
@@ -24,23 +24,6 @@ from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.turn import duration
 from slicelift_hub.launcher.backends.volcano.waiting import Why, explain
 from slicelift_profiles import presets
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("8", 8),
-        ("500m", 0.5),
-        ("1e3", 1000),
-        ("2k", 2000),
-        ("16Gi", 16 * 2**30),
-        ("4Ki", 4096),
-        ("1.5", 1.5),
-        ("x", 0),
-    ],
-)
-def test_quantities_of_kubernetes(text: str, value: float) -> None:
-    assert quantity(text) == value
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def test_replaced_workers_of_an_elastic_gang_are_no_restart(scene: Any) -> None:
 
 
 def test_an_elastic_gang_says_how_many_workers_it_has(scene: Any) -> None:
+    assert fold(scene.picture).workers is None
     scene.job = scene.make_job(phase="Running", min_workers=1)
     scene.add_pod(0, node="a", phase="Running", running={})
     scene.add_pod(1, says="0/1 nodes are unavailable")
@@ -69,7 +70,7 @@ def test_an_elastic_gang_says_how_many_workers_it_has(scene: Any) -> None:
     scene.pods.pop()
     assert fold(scene.picture).reason == "workers-fewer"
     scene.add_pod(1, node="a", phase="Running", running={})
-    assert fold(scene.picture) == JobStatus(status=Status.STARTING, phase="Running")
+    assert fold(scene.picture) == JobStatus(status=Status.STARTING, phase="Running", workers=2)
 
 
 def test_without_its_first_worker_an_elastic_gang_does_not_claim_to_go_on(scene: Any) -> None:

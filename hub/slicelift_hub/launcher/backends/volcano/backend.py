@@ -15,7 +15,7 @@ from slicelift.errors import Conflict, NotFound, Refused, SliceliftError, Unavai
 from slicelift.models import JobSpec, JobStatus, Status
 from slicelift_profiles import ProfileError, presets
 from slicelift_profiles.presets import Preset
-from traitlets import Dict, Float, Int, List, Unicode
+from traitlets import Bool, Dict, Float, Int, List, Unicode
 from traitlets.config import Configurable
 
 from slicelift_hub.launcher.backends.volcano import ending, kept, parcel, paths, scaling
@@ -95,6 +95,10 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     interface = Unicode("eth0", help="Network interface of a pod on which ranks talk to each other.").tag(
         config=True
     )
+    network_policy = Bool(
+        False,
+        help="Have Volcano make a NetworkPolicy for each job: its pods are then reached by its own pods only.",
+    ).tag(config=True)
     keep_seconds = Int(
         604_800, help="After how long an ended job is deleted if nobody has collected it."
     ).tag(config=True)
@@ -335,6 +339,7 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
             volumes=tuple(self.volumes),
             mounts=tuple(self.volume_mounts),
             interface=self.interface,
+            network_policy=self.network_policy,
             keep_seconds=self.keep_seconds,
             runtime=parcel.parcel_name(),
         )

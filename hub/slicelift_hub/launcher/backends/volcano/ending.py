@@ -9,11 +9,11 @@ from typing import Any
 from slicelift.backends.base import Proof
 from slicelift.errors import SliceliftError
 
+from slicelift_hub.counting import is_ready
 from slicelift_hub.launcher.backends.volcano import paths
 from slicelift_hub.launcher.backends.volcano.client import Client
 from slicelift_hub.launcher.backends.volcano.names import JOB_NAME_LABEL, MANAGED_BY, OURS
 from slicelift_hub.launcher.backends.volcano.picture import Object, moment
-from slicelift_hub.launcher.backends.volcano.quotas import is_ready
 from slicelift_hub.launcher.backends.volcano.status import OVER, held_words, raw_phase
 
 # beyond the grace of its pods: garbage collection, the kubelet, an API server that restarts

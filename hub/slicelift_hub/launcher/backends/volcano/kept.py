@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slicelift_hub.launcher.backends.volcano.amounts import is_device
+from slicelift_hub.counting import is_device
 from slicelift_hub.launcher.backends.volcano.names import JOB_NAME_LABEL, NOTE
 from slicelift_hub.launcher.backends.volcano.picture import is_noise
 
@@ -61,9 +61,12 @@ def keep_pod(pod: Object) -> Kept:
         _pick(status, "phase", "reason") | _text(status) | {"conditions": placed, "containerStatuses": states}
     )
     containers = [_requests(each) for each in spec.get("containers") or ()]
+    # not ours: what a webhook of the cluster's has put there
+    before = [_requests(each) | _pick(each, "restartPolicy") for each in spec.get("initContainers") or ()]
+    kinds = {"containers": containers} | ({"initContainers": before} if before else {})
     return {
         "metadata": metadata,
-        "spec": _pick(spec, "nodeName") | {"containers": containers},
+        "spec": _pick(spec, "nodeName") | kinds,
         "status": kept,
     }
 

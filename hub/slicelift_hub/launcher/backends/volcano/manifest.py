@@ -14,6 +14,8 @@ from typing import Any
 from slicelift.backends.base import Attempt, ranks_per_worker
 from slicelift.errors import Refused
 from slicelift.models import JobSpec, to_dict
+from slicelift.runtime.nodes import MASTER_PORT
+from slicelift.runtime.verdict import HOPELESS
 from slicelift_profiles.presets import Preset
 
 from slicelift_hub.launcher.backends.volcano.data import DATA
@@ -42,16 +44,10 @@ from slicelift_hub.launcher.backends.volcano.worker import (
 
 API = "batch.volcano.sh/v1alpha1"
 TASK = "worker"
-# of exit codes, ours that says: trying again cannot help
-USER_ERROR = 78
-MASTER_PORT = 29500
 # a Secret takes 1 MiB, and that of a warm-up has a little more in it
 _MOST_BYTES = 1_000_000
 # of a pod's grace, what its agent needs to send what is left
 _SHIPPING_SECONDS = 10
-# published before they are ready, or a worker could not find the first one; and no network policy of Volcano's own,
-# which would keep the launcher and everybody's dashboards out
-_SERVICE_FLAGS = ["--publish-not-ready-addresses=true", "--disable-network-policy=true"]
 
 
 def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> dict[str, Any]:
@@ -66,7 +62,7 @@ def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> 
         "minAvailable": least,
         "maxRetry": settings.attempts,
         "ttlSecondsAfterFinished": site.keep_seconds,
-        "plugins": {"env": [], "svc": list(_SERVICE_FLAGS)},
+        "plugins": {"env": [], "svc": _service_flags(site)},
         "policies": _make_policies(elastic=is_elastic(spec, preset)),
         "tasks": [_make_task(spec, attempt, preset=preset, site=site, labels=labels)],
     }
@@ -207,6 +203,12 @@ def _make_task(
     return task
 
 
+def _service_flags(site: Site) -> list[str]:
+    """Published before they are ready, or a worker could not find the first one; Volcano's policy is on by default."""
+    closed = str(not site.network_policy).lower()
+    return ["--publish-not-ready-addresses=true", f"--disable-network-policy={closed}"]
+
+
 def _make_check(spec: JobSpec, preset: Preset) -> dict[str, Any]:
     """What the gang measures before it trains; one worker has no network, and an elastic gang nobody to wait for."""
     wanted = bool(preset.cluster.check) and spec.workers > 1 and not is_elastic(spec, preset)
@@ -217,7 +219,7 @@ def _make_policies(*, elastic: bool) -> list[dict[str, Any]]:
     """First match wins: a fault of the user's ends the job, any other loss starts the gang (or one worker) again."""
     again = "RestartPod" if elastic else "RestartJob"
     return [
-        {"exitCode": USER_ERROR, "action": "TerminateJob"},
+        {"exitCode": HOPELESS, "action": "TerminateJob"},
         {"events": ["PodFailed", "PodEvicted"], "action": again},
     ]
 

@@ -10,16 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slicelift_hub.launcher.backends.volcano.amounts import (
-    GPU,
+from slicelift_profiles.slices import GPU, RESOURCE_PREFIX
+
+from slicelift_hub.counting import (
+    Object,
+    allocated,
     amounts,
-    by_weight,
     is_device,
+    is_usable,
+    limits,
+    offered,
     plus,
+    queue_state,
     times,
 )
+from slicelift_hub.launcher.backends.volcano.amounts import by_weight
 
-Object = Mapping[str, Any]
 ROOT = "root"
 
 
@@ -63,7 +69,7 @@ def quota_shortage(job: Object, queues: Mapping[str, Object]) -> Shortage | None
     found = [
         Shortage(resource=resource, needed=needs[resource], free=limit - used, total=limit, queue=name)
         for name in lineage(job["spec"]["queue"], queues)
-        for resource, limit, used in _limits(queues[name])
+        for resource, limit, used in limits(queues[name])
         if needs.get(resource, 0.0) > limit - used
     ]
     order = by_weight({short.resource for short in found})
@@ -108,8 +114,7 @@ def open_nodes(job: Object, nodes: Sequence[Object]) -> list[Object]:
 
 def device_totals(nodes: Sequence[Object]) -> dict[str, float]:
     """All devices of the nodes that take pods."""
-    listed = (amounts(node.get("status", {}).get("allocatable")) for node in nodes if is_usable(node))
-    total = plus({}, *listed)
+    total = plus({}, *map(offered, nodes))
     return {name: value for name, value in total.items() if is_device(name) and value}
 
 
@@ -117,20 +122,6 @@ def free_devices(queues: Mapping[str, Object], nodes: Sequence[Object]) -> dict[
     """Devices that no queue has given out, over the whole cluster; what Volcano did not schedule is not seen."""
     used = plus({}, *(allocated(queue) for queue in top_queues(queues)))
     return {name: value - used.get(name, 0.0) for name, value in device_totals(nodes).items()}
-
-
-def held_by_node(pods: Iterable[Object]) -> dict[str, dict[str, float]]:
-    """What pods that are not over hold of each node."""
-    found: dict[str, dict[str, float]] = {}
-    for pod in pods:
-        spec, phase = pod.get("spec") or {}, (pod.get("status") or {}).get("phase")
-        if spec.get("nodeName") and phase not in ("Succeeded", "Failed"):
-            requests = (
-                amounts((each.get("resources") or {}).get("requests"))
-                for each in spec.get("containers") or ()
-            )
-            found[spec["nodeName"]] = plus(found.get(spec["nodeName"], {}), *requests)
-    return found
 
 
 def top_queues(queues: Mapping[str, Object]) -> list[Object]:
@@ -142,35 +133,9 @@ def top_queues(queues: Mapping[str, Object]) -> list[Object]:
     ]
 
 
-def allocated(queue: Object) -> dict[str, float]:
-    """What jobs and sessions of a queue hold."""
-    return amounts(queue.get("status", {}).get("allocated"))
-
-
-def queue_state(queue: Object) -> str:
-    """`Open`, `Closed`, `Closing` or `Unknown`; a queue that is quite new has none yet and counts as open."""
-    return str(queue.get("status", {}).get("state") or "Open")
-
-
 def is_leaf(name: str, queues: Mapping[str, Object]) -> bool:
     """Whether jobs may be submitted to it."""
     return name != ROOT and all(queue.get("spec", {}).get("parent") != name for queue in queues.values())
-
-
-def is_usable(node: Object) -> bool:
-    """Whether the node takes pods: ready, not cordoned, and not closed by Kubernetes itself, as one without room on its disk."""
-    spec = node.get("spec", {})
-    closed = any(
-        taint.get("effect") in ("NoSchedule", "NoExecute") and taint["key"].startswith("node.kubernetes.io/")
-        for taint in spec.get("taints") or ()
-    )
-    return is_ready(node) and not spec.get("unschedulable", False) and not closed
-
-
-def is_ready(node: Object) -> bool:
-    """Whether its kubelet answers."""
-    conditions = node.get("status", {}).get("conditions", ())
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def make_capacity(
@@ -182,18 +147,16 @@ def make_capacity(
     """
     total, free = device_totals(nodes), free_devices(queues, nodes)
     shown = [name for name in sorted(names) if name in queues]
-    cores = plus(
-        {}, *(amounts(node.get("status", {}).get("allocatable")) for node in nodes if is_usable(node))
-    )
+    cores = plus({}, *map(offered, nodes))
     used = plus({}, *(allocated(queue) for queue in top_queues(queues)))
     most, taken = int(cores.get("cpu", 0)), int(used.get("cpu", 0))
     return {
         "slots": {"total": most, "free": max(0, most - taken)},
         "gpus": _pair(GPU, total, free),
         "slices": [
-            {"name": name.removeprefix("nvidia.com/mig-"), **_pair(name, total, free), "simulated": False}
+            {"name": name.removeprefix(RESOURCE_PREFIX), **_pair(name, total, free), "simulated": False}
             for name in sorted(total)
-            if name.startswith("nvidia.com/mig-")
+            if name.startswith(RESOURCE_PREFIX)
         ],
         "queues": shown,
         "waiting": sum(waiting.values()),
@@ -203,7 +166,7 @@ def make_capacity(
 
 def _make_quota(name: str, queue: Object, *, waiting: int) -> dict[str, Any]:
     rows: dict[str, dict[str, float | None]] = {
-        resource: {"limit": limit, "used": used} for resource, limit, used in _limits(queue)
+        resource: {"limit": limit, "used": used} for resource, limit, used in limits(queue)
     }
     for resource, used in allocated(queue).items():
         rows.setdefault(resource, {"limit": None, "used": used})
@@ -212,14 +175,6 @@ def _make_quota(name: str, queue: Object, *, waiting: int) -> dict[str, Any]:
 
 def _pair(name: str, total: Mapping[str, float], free: Mapping[str, float]) -> dict[str, int]:
     return {"total": int(total.get(name, 0)), "free": max(0, int(free.get(name, 0)))}
-
-
-def _limits(queue: Object) -> list[tuple[str, float, float]]:
-    """(resource, limit, used) of a queue. What is not listed is not limited, as the scheduler has it."""
-    used = allocated(queue)
-    return [
-        (name, limit, used.get(name, 0.0)) for name, limit in amounts(queue["spec"].get("capability")).items()
-    ]
 
 
 def _is_open(node: Object, pod: Object) -> bool:

@@ -13,7 +13,7 @@ class Site:
 
     Data is fetched in `data_image` ("": the job's own), with `data_memory` at most. `volumes` and `mounts` go into every
     pod as they are; `uid` None leaves the user to the image; `runtime` is the ConfigMap with what starts a job, and
-    `interface` the network interface that ranks talk on.
+    `interface` the network interface that ranks talk on. `network_policy`: Volcano closes a gang's pods to all others.
     """
 
     namespace: str = "slicelift"
@@ -26,5 +26,6 @@ class Site:
     volumes: tuple[Mapping[str, Any], ...] = ()
     mounts: tuple[Mapping[str, Any], ...] = ()
     interface: str = "eth0"
+    network_policy: bool = False
     keep_seconds: int = 604_800
     runtime: str = "slicelift-runtime"

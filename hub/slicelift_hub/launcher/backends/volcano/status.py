@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from slicelift.models import Failure, JobStatus, Status
+from slicelift.runtime.verdict import HOPELESS
 
-from slicelift_hub.launcher.backends.volcano.amounts import is_device, phrase, plus
-from slicelift_hub.launcher.backends.volcano.manifest import USER_ERROR, first_pod
+from slicelift_hub.counting import held_by_node, is_device, is_ready, plus
+from slicelift_hub.launcher.backends.volcano.amounts import phrase
+from slicelift_hub.launcher.backends.volcano.manifest import first_pod
+from slicelift_hub.launcher.backends.volcano.names import MOST_NOTE
 from slicelift_hub.launcher.backends.volcano.picture import Object, Picture, containers, event_time
 from slicelift_hub.launcher.backends.volcano.places import pod_trouble
-from slicelift_hub.launcher.backends.volcano.quotas import held_by_node, is_ready
 from slicelift_hub.launcher.backends.volcano.waiting import explain, is_refusal, read_refusal
 
 OVER = ("Completed", "Failed", "Terminated", "Aborted")
@@ -165,10 +167,10 @@ def _ended(picture: Picture, phase: str) -> JobStatus:
     if worst is None:
         return _never_ran(picture, phase)
     told = f"{worst.pod} ended with exit code {worst.code}{worst.words}"
-    if worst.code == USER_ERROR:
+    if worst.code == HOPELESS:
         message = f"{told}: starting it again would not help."
         return _make(
-            picture, Status.FAILED, phase=phase, reason="user-error", message=message, exit_code=USER_ERROR
+            picture, Status.FAILED, phase=phase, reason="user-error", message=message, exit_code=HOPELESS
         )
     times = int(picture.job["spec"]["maxRetry"])
     tail = f" and was started {times} times in all" if times > 1 and phase == "Failed" else ""
@@ -212,7 +214,7 @@ def _failed(picture: Picture) -> Iterator[_Failed]:
                 killed=killed,
             )
             rows.append(row)
-    return iter(sorted(rows, key=lambda row: (row.code != USER_ERROR, row.pod)))
+    return iter(sorted(rows, key=lambda row: (row.code != HOPELESS, row.pod)))
 
 
 def _words(pod: Object, ended: Object) -> str:
@@ -238,11 +240,13 @@ def _make(
     message: str = "",
     exit_code: int | None = None,
 ) -> JobStatus:
+    notes = picture.job["metadata"].get("annotations") or {}
     return JobStatus(
         status=status,
         phase=phase,
         reason=reason,
         message=message,
         exit_code=exit_code,
+        workers=picture.replicas if MOST_NOTE in notes else None,
         restarts=restarts(picture.job),
     )

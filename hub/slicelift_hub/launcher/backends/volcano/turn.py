@@ -8,7 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from slicelift_hub.launcher.backends.volcano.amounts import count, quantity
+from slicelift_hub.counting import quantity
+from slicelift_hub.launcher.backends.volcano.amounts import count
 from slicelift_hub.launcher.backends.volcano.names import NOTE
 from slicelift_hub.launcher.backends.volcano.picture import Line, Object, Picture, moment
 from slicelift_hub.launcher.backends.volcano.quotas import Shortage

@@ -20,14 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slicelift_hub.launcher.backends.volcano.amounts import (
-    amounts,
-    by_weight,
-    count,
-    is_device,
-    noun,
-    phrase,
-)
+from slicelift_hub.counting import is_device, is_usable, offered, queue_state
+from slicelift_hub.launcher.backends.volcano.amounts import by_weight, count, noun, phrase
 from slicelift_hub.launcher.backends.volcano.picture import (
     Object,
     Picture,
@@ -44,10 +38,8 @@ from slicelift_hub.launcher.backends.volcano.quotas import (
     free_of,
     gang_needs,
     is_leaf,
-    is_usable,
     lineage,
     open_nodes,
-    queue_state,
     quota_shortage,
     worker_needs,
 )
@@ -234,7 +226,7 @@ def _never_fits(picture: Picture) -> Why | None:
     nodes = open_nodes(picture.job, picture.nodes)
     if not nodes:
         return _none_open(picture)
-    needs, found = worker_needs(picture.job), [amounts(node["status"].get("allocatable")) for node in nodes]
+    needs, found = worker_needs(picture.job), [offered(node) for node in nodes]
     for name in by_weight(needs):
         largest = max(node.get(name, 0.0) for node in found)
         if needs[name] > largest:
@@ -383,7 +375,7 @@ def _kinds(picture: Picture, resource: str) -> str:
 def _products(nodes: Sequence[Object], resource: str) -> Iterator[str]:
     for node in nodes:
         labels: Mapping[str, Any] = node["metadata"].get("labels") or {}
-        if amounts(node.get("status", {}).get("allocatable")).get(resource):
+        if offered(node).get(resource):
             name = labels.get("nvidia.com/gpu.product") or labels.get("node.kubernetes.io/instance-type")
             yield from [str(name)] if name else []
 

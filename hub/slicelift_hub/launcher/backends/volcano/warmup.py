@@ -13,6 +13,7 @@ from typing import Any
 from slicelift.backends.base import Attempt
 from slicelift.errors import SliceliftError
 from slicelift.models import DataRef, JobSpec, size_text, to_dict
+from slicelift.runtime.verdict import HOPELESS
 from slicelift_profiles.presets import Preset
 
 from slicelift_hub.launcher.backends.volcano.data import (
@@ -50,8 +51,6 @@ from slicelift_hub.launcher.backends.volcano.worker import (
 CONTAINER = "warm-up"
 _API = "batch/v1"
 SCRATCH = "/slicelift/scratch"
-# of exit codes, ours that says: trying again cannot help
-_HOPELESS = 78
 _DONE = {"Complete", "SuccessCriteriaMet"}
 _FAILED = {"Failed", "FailureTarget"}
 _TRIES = 3
@@ -83,7 +82,7 @@ def make_warm_up(
     rules = [
         {
             "action": "FailJob",
-            "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [_HOPELESS]},
+            "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [HOPELESS]},
         },
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     ]

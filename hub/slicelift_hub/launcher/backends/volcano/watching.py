@@ -12,12 +12,12 @@ from typing import Any
 
 from slicelift.errors import SliceliftError
 
+from slicelift_hub.counting import held_by_node
 from slicelift_hub.launcher.backends.volcano import kept, paths
 from slicelift_hub.launcher.backends.volcano.client import Client
 from slicelift_hub.launcher.backends.volcano.feeds import Feed, Kept, wait_synced
 from slicelift_hub.launcher.backends.volcano.names import MANAGED_BY, OURS
 from slicelift_hub.launcher.backends.volcano.picture import Line, Object, Picture
-from slicelift_hub.launcher.backends.volcano.quotas import held_by_node
 from slicelift_hub.launcher.backends.volcano.turn import make_lines
 
 OURS_ONLY = f"{MANAGED_BY}={OURS}"

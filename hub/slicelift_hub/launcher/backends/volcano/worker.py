@@ -24,7 +24,6 @@ from slicelift_hub.launcher.backends.volcano.names import (
 )
 from slicelift_hub.launcher.backends.volcano.sites import Site
 
-GPU = "nvidia.com/gpu"
 START, REQUEST, ATTEMPT = "/slicelift/start", "/slicelift/request", "/slicelift/attempt"
 CHECKPOINTS = "/slicelift/checkpoints"
 ZIP = f"{START}/runtime.pyz"
@@ -68,7 +67,7 @@ def worker_resources(spec: JobSpec, settings: ClusterSettings) -> dict[str, str]
     if spec.slice is not None:
         found[_slice_resource(spec.slice)] = "1"
     elif spec.gpus_per_worker:
-        found[GPU] = str(spec.gpus_per_worker)
+        found[slices.GPU] = str(spec.gpus_per_worker)
     return found | {name: str(count) for name, count in sorted(settings.resources.items())}
 
 
