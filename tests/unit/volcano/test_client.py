@@ -390,7 +390,8 @@ def test_what_nobody_owns_is_swept(server: Script, client: Client) -> None:
         group["metadata"]["ownerReferences"] = (
             [{"kind": "Job", "name": owner}] if owner else [{"kind": "ReplicaSet", "name": "x"}]
         )
-    maps = [made(f"runtime-{name}") for name in ("used", "mine", "old")]
+    warm_up = {"template": {"spec": {"volumes": [{"name": "x"}, {"configMap": {"name": "runtime-warms"}}]}}}
+    maps = [made(f"runtime-{name}") for name in ("used", "mine", "old", "warms")]
     base = "/apis/batch.volcano.sh/v1alpha1/namespaces/jobs/jobs"
     places = {
         base: jobs,
@@ -398,6 +399,7 @@ def test_what_nobody_owns_is_swept(server: Script, client: Client) -> None:
         .replace("v1alpha1", "v1beta1")
         .replace("/jobs/jobs", "/jobs/podgroups"): groups,
     }
+    places["/apis/batch/v1/namespaces/jobs/jobs"] = [made("r-d-1-data-0", spec=warm_up)]
     places["/api/v1/namespaces/jobs/configmaps"] = maps
     for path, items in places.items():
         server.say("GET", path, (200, {"items": items}))

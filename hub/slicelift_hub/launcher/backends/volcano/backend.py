@@ -82,6 +82,11 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         help="Image in which data is fetched, with Python and DVC. Empty: the job's own."
     ).tag(config=True)
     data_memory = Unicode("2Gi", help="Most memory of the pod that fetches data.").tag(config=True)
+    data_hours = Float(
+        12.0,
+        min=0.01,
+        help="How long fetching one data set may take, waiting for a place included. The next try goes on from there.",
+    ).tag(config=True)
     uid = Int(1000, allow_none=True, help="User that pods run as. None: the image's.").tag(config=True)
     volumes = List(Dict(), help="Further volumes of every pod, as Kubernetes writes them.").tag(config=True)
     volume_mounts = List(Dict(), help="Where they are mounted.").tag(config=True)
@@ -315,6 +320,7 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
             data_claim=self.data_claim,
             data_image=self.data_image,
             data_memory=self.data_memory,
+            data_hours=self.data_hours,
             uid=self.uid,
             volumes=tuple(self.volumes),
             mounts=tuple(self.volume_mounts),

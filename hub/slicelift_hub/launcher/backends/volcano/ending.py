@@ -72,10 +72,13 @@ def sweep(client: Client, namespace: str, *, runtime: str, keep_seconds: float) 
     """
     ours = f"{MANAGED_BY}={OURS}"
     jobs, _ = client.list(paths.jobs(namespace), labelSelector=ours)
+    plain, _ = client.list(paths.plain_jobs(namespace), labelSelector=ours)
     groups, _ = client.list(paths.groups(namespace), labelSelector=ours)
     maps, _ = client.list(paths.config_maps(namespace), labelSelector=ours)
     names = {str(job["metadata"]["name"]) for job in jobs}
-    used = {name for job in jobs for name in _config_maps_of(job)} | {runtime}
+    templates = [job["spec"]["tasks"][0]["template"] for job in jobs]
+    templates += [job["spec"]["template"] for job in plain]
+    used = {name for each in templates for name in _config_maps_of(each)} | {runtime}
     old = [job for job in jobs if raw_phase(job) == "Aborted" and _age(job) > keep_seconds]
     doomed = [("job", paths.jobs, job) for job in old]
     doomed += [("podgroup", paths.groups, group) for group in groups if _is_orphan(group, names)]
@@ -151,8 +154,8 @@ def _is_orphan(group: Object, jobs: Collection[str]) -> bool:
     return bool(name) and name not in jobs and _age(group) > _PATIENCE_SECONDS
 
 
-def _config_maps_of(job: Mapping[str, Any]) -> list[str]:
-    volumes = job["spec"]["tasks"][0]["template"]["spec"].get("volumes") or ()
+def _config_maps_of(template: Mapping[str, Any]) -> list[str]:
+    volumes = template["spec"].get("volumes") or ()
     return [str(volume["configMap"]["name"]) for volume in volumes if volume.get("configMap")]
 
 
