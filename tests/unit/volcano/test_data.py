@@ -98,6 +98,7 @@ WARM_UP = {
                             {"name": "PYTHONPATH", "value": "/slicelift/start/runtime.pyz"},
                             {"name": "HOME", "value": "/slicelift/scratch"},
                             {"name": "TMPDIR", "value": "/slicelift/scratch"},
+                            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
                         ],
                         "resources": {
                             "requests": {"cpu": "100m", "memory": "256Mi"},

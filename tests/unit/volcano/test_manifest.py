@@ -255,6 +255,26 @@ def test_a_slice_is_asked_for_by_its_resource(spec: JobSpec, attempt: Attempt, s
     assert resources == {"requests": amounts, "limits": amounts}
 
 
+def test_who_asks_for_no_gpu_sees_none_of_its_node(spec: JobSpec, attempt: Attempt, site: Site) -> None:
+    """Many images say NVIDIA_VISIBLE_DEVICES=all. Who asks for one is told by the device plugin which one it is."""
+
+    def seen(settings: ClusterSettings, **changes: Any) -> list[str]:
+        preset = replace(presets.get("torchrun"), cluster=settings)
+        made = make_job(replace(spec, **changes), attempt, preset=preset, site=site)
+        container = made["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+        return [each["value"] for each in container["env"] if each["name"] == "NVIDIA_VISIBLE_DEVICES"]
+
+    plain = ClusterSettings()
+    assert seen(plain, gpus_per_worker=0) == ["void"]
+    assert seen(ClusterSettings(resources={"rdma/ib": 1}), gpus_per_worker=0) == ["void"]
+    assert seen(plain, gpus_per_worker=1) == []
+    assert seen(plain, gpus_per_worker=0, slice="1g.10gb", workers=1) == []
+    for share in ("nvidia.com/gpu.shared", "volcano.sh/vgpu-number"):
+        assert seen(ClusterSettings(resources={share: 1}), gpus_per_worker=0) == []
+    known = ClusterSettings(environment={"NVIDIA_VISIBLE_DEVICES": "none"})
+    assert seen(known, gpus_per_worker=0) == ["none"]
+
+
 def test_what_a_preset_says_of_the_cluster_is_in_the_pod(spec: JobSpec, attempt: Attempt, site: Site) -> None:
     settings = ClusterSettings(
         cpu=0.5,

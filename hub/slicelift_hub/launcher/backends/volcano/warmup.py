@@ -14,6 +14,7 @@ from slicelift.backends.base import Attempt
 from slicelift.errors import SliceliftError
 from slicelift.models import DataRef, JobSpec, size_text, to_dict
 from slicelift_profiles.presets import Preset
+from slicelift_profiles.slices import without_gpu
 
 from slicelift_hub.launcher.backends.volcano.data import (
     DATA,
@@ -187,14 +188,14 @@ def _make_pod(name: str, spec: JobSpec, attempt: Attempt, *, preset: Preset, sit
 def _make_container(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> dict[str, Any]:
     own = bool(site.data_image)
     python = "python3" if own else interpreter(spec, preset.cluster)
-    places = {"PYTHONPATH": ZIP, "HOME": SCRATCH, "TMPDIR": SCRATCH}
+    variables = {"PYTHONPATH": ZIP, "HOME": SCRATCH, "TMPDIR": SCRATCH, **without_gpu(_NEEDS)}
     return {
         "name": CONTAINER,
         "image": check_image(site.data_image) if own else job_image(spec, preset.cluster, site),
         "imagePullPolicy": "IfNotPresent",
         "command": [literal(python), "-P", "-m", "slicelift.runtime.warming"],
         "workingDir": SCRATCH,
-        "env": [{"name": name, "value": value} for name, value in places.items()],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
         "resources": {"requests": dict(_NEEDS), "limits": {"cpu": "2", "memory": site.data_memory}},
         "securityContext": container_security((), site),
         "volumeMounts": [
