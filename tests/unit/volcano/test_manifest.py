@@ -183,9 +183,21 @@ def test_an_elastic_gang_whole(spec: JobSpec, attempt: Attempt, site: Site) -> N
                 {"exitCode": 78, "action": "TerminateJob"},
                 {"events": ["PodFailed", "PodEvicted"], "action": "RestartPod"},
             ],
-            "tasks": [task | {"minAvailable": 1, "maxRetry": 20, "template": template}],
+            "tasks": [task | {"minAvailable": 1, "maxRetry": 10, "template": template}],
         },
     }
+
+
+def test_the_loss_of_one_worker_does_not_use_up_the_starts_of_a_large_elastic_gang(
+    spec: JobSpec, attempt: Attempt, site: Site
+) -> None:
+    """Without the first one all others fail once, and Volcano counts each of them."""
+    preset = replace(presets.get("elastic"), max_workers=32)
+    large = replace(spec, preset="elastic", workers=20, min_workers=1, gpus_per_worker=1)
+    made = make_job(large, attempt, preset=preset, site=site)["spec"]
+    assert (made["maxRetry"], made["tasks"][0]["maxRetry"]) == (10 * 32, 10)
+    rigid = make_job(replace(large, min_workers=None), attempt, preset=preset, site=site)["spec"]
+    assert rigid["maxRetry"] == 10
 
 
 def test_gpus_are_watched_where_the_preset_limits_their_rest(spec: JobSpec, attempt: Attempt) -> None:

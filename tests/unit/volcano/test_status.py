@@ -117,6 +117,15 @@ def test_failed_for_good_with_the_first_workers_words(scene: Any) -> None:
     )
 
 
+def test_an_elastic_gang_that_lost_too_many_workers_says_so(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Failed", min_workers=1)
+    failed(scene, 1, 1)
+    found = fold(scene.picture)
+    assert found.message == (
+        "r-abcdefghijkl-1-worker-1 ended with exit code 1, and 6 lost workers are the most that the gang may have."
+    )
+
+
 def test_a_users_error_is_found_among_its_consequences(scene: Any) -> None:
     scene.job = scene.make_job(phase="Terminated")
     failed(scene, 0, 1)

@@ -61,7 +61,7 @@ def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> 
         "schedulerName": "volcano",
         "queue": spec.queue,
         "minAvailable": least,
-        "maxRetry": settings.attempts,
+        "maxRetry": _most_failures(spec, preset),
         "ttlSecondsAfterFinished": site.keep_seconds,
         "plugins": {"env": [], "svc": list(_SERVICE_FLAGS)},
         "policies": _make_policies(elastic=is_elastic(spec, preset)),
@@ -168,6 +168,12 @@ def make_reference(job: Mapping[str, Any], *, api: str = API) -> dict[str, Any]:
     """That something belongs to the job and goes with it. `api` is the job's: objects of a list do not say it."""
     identity = {"name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
     return {"apiVersion": api, "kind": "Job", **identity, "controller": True, "blockOwnerDeletion": False}
+
+
+def _most_failures(spec: JobSpec, preset: Preset) -> int:
+    """The failure at which Volcano gives up. In an elastic gang it counts each worker, and the first one's loss fails all."""
+    attempts = preset.cluster.attempts
+    return attempts * most_workers(spec, preset) if is_elastic(spec, preset) else attempts
 
 
 def _make_task(

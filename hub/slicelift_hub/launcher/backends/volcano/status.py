@@ -61,12 +61,19 @@ def restarts(job: Object) -> int:
 
     In an elastic gang single workers are replaced, and the gang goes on.
     """
+    return 0 if _is_elastic(job) else max(0, min(_counted(job), int(job["spec"]["maxRetry"]) - 1))
+
+
+def _is_elastic(job: Object) -> bool:
+    """Whether single workers are replaced."""
     spec = job["spec"]
     replaced = any(policy.get("action") == "RestartPod" for policy in spec.get("policies") or ())
-    if replaced or int(spec["minAvailable"]) < sum(int(task["replicas"]) for task in spec["tasks"]):
-        return 0
-    counted = int(job.get("status", {}).get("retryCount") or 0)
-    return max(0, min(counted, int(spec["maxRetry"]) - 1))
+    return replaced or int(spec["minAvailable"]) < sum(int(task["replicas"]) for task in spec["tasks"])
+
+
+def _counted(job: Object) -> int:
+    """What Volcano has counted against `maxRetry`."""
+    return int(job.get("status", {}).get("retryCount") or 0)
 
 
 def lost_pods(picture: Picture) -> list[tuple[Object, Object | None]]:
@@ -107,8 +114,7 @@ def _leaving(picture: Picture, phase: str) -> JobStatus:
 
     The failure at which Volcano gives up also leads through Restarting, and begins nothing.
     """
-    counted = int(picture.job.get("status", {}).get("retryCount") or 0)
-    again = phase == "Restarting" and 0 < restarts(picture.job) == counted
+    again = phase == "Restarting" and 0 < restarts(picture.job) == _counted(picture.job)
     status = Status.WAITING if again else Status.STARTING
     lost = _lost_words(picture)
     if lost:
@@ -170,8 +176,12 @@ def _ended(picture: Picture, phase: str) -> JobStatus:
         return _make(
             picture, Status.FAILED, phase=phase, reason="user-error", message=message, exit_code=USER_ERROR
         )
-    times = int(picture.job["spec"]["maxRetry"])
-    tail = f" and was started {times} times in all" if times > 1 and phase == "Failed" else ""
+    most = int(picture.job["spec"]["maxRetry"])
+    tail = ""
+    if phase == "Failed" and most > 1:
+        tail = f" and was started {most} times in all"
+        if _is_elastic(picture.job):
+            tail = f", and {most} lost workers are the most that the gang may have"
     found = _make(
         picture,
         Status.FAILED,
