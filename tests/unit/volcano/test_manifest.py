@@ -205,7 +205,7 @@ def test_gpus_are_watched_where_the_preset_limits_their_rest(spec: JobSpec, atte
     watched = replace(plain, cluster=replace(plain.cluster, idle_minutes=30))
     whole, cpu = replace(spec, gpus_per_worker=2), replace(spec, gpus_per_worker=0)
     asked = [
-        make_request(each, attempt, preset=preset).get("watch_gpus")
+        make_request(each, attempt, preset=preset, site=Site()).get("watch_gpus")
         for each, preset in ((whole, watched), (whole, plain), (cpu, watched))
     ]
     assert asked == [True, None, None]
@@ -336,13 +336,16 @@ def test_the_secret_holds_the_request_and_goes_with_the_job(
     preset = presets.get("torchrun")
     job = make_job(spec, attempt, preset=preset, site=site)
     job["metadata"]["uid"] = "the-uid"
-    secret = make_secret(job, spec, attempt, preset=preset)
+    secret = make_secret(job, spec, attempt, preset=preset, site=site)
     assert (secret["metadata"]["name"], secret["metadata"]["namespace"]) == ("r-abcdefghijkl-1", "jobs")
     assert [(each["kind"], each["uid"]) for each in secret["metadata"]["ownerReferences"]] == [
         ("Job", "the-uid")
     ]
     request = json.loads(base64.b64decode(secret["data"]["agent.json"]))
-    assert request == make_request(spec, attempt, preset=preset)
+    assert request == make_request(spec, attempt, preset=preset, site=site)
+    assert request["patience_seconds"] == 1800
+    hasty = replace(site, patience_seconds=60)
+    assert make_request(spec, attempt, preset=preset, site=hasty)["patience_seconds"] == 60
     told = {
         key: request[key]
         for key in (
@@ -470,7 +473,8 @@ def test_nothing_typed_gets_out_of_its_place(
         assert not {unicodedata.category(mark) for mark in note} & {"Cc", "Cs"}
     command = made["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["command"]
     assert command[0].replace("$$", "") == python.replace("$", "")
-    assert json.loads(json.dumps(make_secret(_with_uid(made), spec, attempt, preset=presets.get("torchrun"))))
+    secret = make_secret(_with_uid(made), spec, attempt, preset=presets.get("torchrun"), site=site)
+    assert json.loads(json.dumps(secret))
 
 
 @given(first=ANY, second=ANY)
@@ -497,9 +501,9 @@ def test_a_gang_is_told_to_check_its_network_where_it_has_one(
     check = {"all_reduce": {"least_gbit": 20}}
     preset = presets.get("torchrun")
     checked = replace(preset, cluster=replace(preset.cluster, check=check))
-    request = make_request(replace(spec, **asked), attempt, preset=checked)
+    request = make_request(replace(spec, **asked), attempt, preset=checked, site=Site())
     assert request.get("check") == (check if told else None)
-    assert "check" not in make_request(replace(spec, **asked), attempt, preset=preset)
+    assert "check" not in make_request(replace(spec, **asked), attempt, preset=preset, site=Site())
 
 
 def test_the_settings_of_a_file_are_those_of_the_manifest() -> None:

@@ -96,6 +96,11 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     keep_seconds = Int(
         604_800, help="After how long an ended job is deleted if nobody has collected it."
     ).tag(config=True)
+    patience_seconds = Int(
+        1800,
+        min=0,
+        help="How long pods hold their place for a launcher that is away, before their start and again after their end.",
+    ).tag(config=True)
     qps = Float(50.0, help="How many calls a second the API server gets at most. 0: any number.").tag(
         config=True
     )
@@ -154,7 +159,7 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
             with _patient():
                 self._furnish(namespace)
                 made = self._create(job)
-                secret = make_secret(made, spec, attempt, preset=self._preset(spec))
+                secret = make_secret(made, spec, attempt, preset=self._preset(spec), site=self._site())
                 self._create_once(paths.secrets(namespace), secret)
         except NotFound as error:
             raise _no_namespace(job["metadata"]["namespace"], error) from error
@@ -326,6 +331,7 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
             mounts=tuple(self.volume_mounts),
             interface=self.interface,
             keep_seconds=self.keep_seconds,
+            patience_seconds=self.patience_seconds,
             runtime=parcel.parcel_name(),
         )
 

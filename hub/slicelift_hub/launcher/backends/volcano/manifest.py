@@ -85,14 +85,15 @@ def first_pod(job: str) -> str:
     return f"{job}-{TASK}-0"
 
 
-def make_secret(job: dict[str, Any], spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str, Any]:
+def make_secret(
+    job: dict[str, Any], spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site
+) -> dict[str, Any]:
     """What the pods of `job`, as the API server gave it back, read: the agent's request with its token.
 
     It is the job's, and goes with it.
     """
-    return make_secret_of(
-        job, "agent.json", make_request(spec, attempt, preset=preset), labels=make_labels(attempt)
-    )
+    request = make_request(spec, attempt, preset=preset, site=site)
+    return make_secret_of(job, "agent.json", request, labels=make_labels(attempt))
 
 
 def make_secret_of(
@@ -119,7 +120,7 @@ def make_secret_of(
     }
 
 
-def make_request(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str, Any]:
+def make_request(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> dict[str, Any]:
     """The content of agent.json, the same for every node; which one it is, a pod knows by itself."""
     name = attempt.attempt_id
     return {
@@ -136,6 +137,7 @@ def make_request(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str
         "nproc": ranks_per_worker(spec, leased=False),
         "master": f"{first_pod(name)}.{name}",
         "master_port": MASTER_PORT,
+        "patience_seconds": site.patience_seconds,
         "grace_seconds": max(5, preset.cluster.grace_seconds - _SHIPPING_SECONDS),
         **_make_check(spec, preset),
         # a slice does not tell how busy it is

@@ -13,7 +13,8 @@ class Site:
 
     Data is fetched in `data_image` ("": the job's own), with `data_memory` and in `data_hours` at most. `volumes` and
     `mounts` go into every pod as they are; `uid` None leaves the user to the image; `runtime` is the ConfigMap with what
-    starts a job, and `interface` the network interface that ranks talk on.
+    starts a job, and `interface` the network interface that ranks talk on. Pods wait `patience_seconds` for a launcher
+    that is away, before their start and after their end.
     """
 
     namespace: str = "slicelift"
@@ -28,4 +29,5 @@ class Site:
     mounts: tuple[Mapping[str, Any], ...] = ()
     interface: str = "eth0"
     keep_seconds: int = 604_800
+    patience_seconds: int = 1800
     runtime: str = "slicelift-runtime"

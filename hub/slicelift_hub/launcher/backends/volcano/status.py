@@ -5,7 +5,6 @@ A gang is WAITING until every worker that it needs has a node, then STARTING; th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,13 @@ from slicelift.models import Failure, JobStatus, Status
 
 from slicelift_hub.launcher.backends.volcano.amounts import is_device, phrase, plus
 from slicelift_hub.launcher.backends.volcano.manifest import USER_ERROR, first_pod
-from slicelift_hub.launcher.backends.volcano.picture import Object, Picture, containers, event_time
+from slicelift_hub.launcher.backends.volcano.picture import (
+    Object,
+    Picture,
+    ended_state,
+    event_time,
+    read_word,
+)
 from slicelift_hub.launcher.backends.volcano.places import pod_trouble
 from slicelift_hub.launcher.backends.volcano.quotas import held_by_node, is_ready
 from slicelift_hub.launcher.backends.volcano.waiting import explain, is_refusal, read_refusal
@@ -162,7 +167,7 @@ def _fewer(picture: Picture, phase: str, here: set[str]) -> JobStatus:
 
 def _ended(picture: Picture, phase: str) -> JobStatus:
     if phase == "Completed":
-        return _make(picture, Status.FINISHED, phase=phase, exit_code=0)
+        return _finished(picture, phase)
     if phase == "Aborted":
         return _make(
             picture, Status.KILLED, phase=phase, reason="aborted", message="It was aborted in the cluster."
@@ -196,6 +201,20 @@ def _ended(picture: Picture, phase: str) -> JobStatus:
     )
 
 
+def _finished(picture: Picture, phase: str) -> JobStatus:
+    """With the pods whose agents gave up on a launcher that was away: what they had not sent is gone with them."""
+    silent = [
+        str(pod["metadata"]["name"])
+        for pod in picture.pods
+        if read_word(str(ended_state(pod).get("message") or "")).get("delivered") is False
+    ]
+    if not silent:
+        return _make(picture, Status.FINISHED, phase=phase, exit_code=0)
+    names = ", ".join(silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
+    message = f"The launcher was away for too long after the end: what {names} had not sent is lost, models and outputs too."
+    return _make(picture, Status.FINISHED, phase=phase, reason="undelivered", message=message, exit_code=0)
+
+
 def _never_ran(picture: Picture, phase: str) -> JobStatus:
     """Ended without a failed pod: Volcano gave up making them, or somebody ended it."""
     refusals = sorted(filter(is_refusal, picture.events), key=event_time)
@@ -212,8 +231,7 @@ def _failed(picture: Picture) -> Iterator[_Failed]:
     for pod in picture.pods:
         status = pod.get("status", {})
         if status.get("phase") == "Failed":
-            states = ((each.get("state") or {}).get("terminated") for each in containers(pod))
-            ended: Object = next(filter(None, states), {})
+            ended = ended_state(pod)
             killed = bool({str(status.get("reason")), str(ended.get("reason"))} & _KUBELETS)
             row = _Failed(
                 pod=str(pod["metadata"]["name"]),
@@ -228,12 +246,9 @@ def _failed(picture: Picture) -> Iterator[_Failed]:
 def _words(pod: Object, ended: Object) -> str:
     """What the kubelet says of an end, and what our agent has left as its last word."""
     told = str(ended.get("message") or "")
-    try:
-        word = json.loads(told)
+    word = read_word(told)
+    if word:
         told = str(word.get("message") or word.get("reason") or "")
-    except (ValueError, AttributeError):
-        # of a program that is not ours
-        pass
     words = [str(pod.get("reason") or ""), str(ended.get("reason") or ""), told]
     kept = ": ".join(word.strip()[:300] for word in words if word.strip() and word != "Error")
     return f" ({kept})" if kept else ""

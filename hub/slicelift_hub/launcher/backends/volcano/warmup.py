@@ -5,7 +5,6 @@ A plain Job of Kubernetes on CPUs, outside of Volcano's queues: it asks for noth
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,14 @@ from slicelift_hub.launcher.backends.volcano.names import (
     note,
     owner_hash,
 )
-from slicelift_hub.launcher.backends.volcano.picture import Object, Picture, containers, created, moment
+from slicelift_hub.launcher.backends.volcano.picture import (
+    Object,
+    Picture,
+    created,
+    ended_state,
+    moment,
+    read_word,
+)
 from slicelift_hub.launcher.backends.volcano.places import pod_trouble
 from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.turn import duration
@@ -219,13 +225,12 @@ def _make_error(data: str, status: Object, pods: Sequence[Object]) -> SliceliftE
     if "DeadlineExceeded" in reasons:
         return _out_of_time(data)
     for pod in reversed(pods):
-        ended = _ended(pod)
-        try:
-            word = json.loads(str(ended.get("message", "")))
-            return SliceliftError(str(word["code"]), str(word["message"]), str(word["hint"]))
-        except (ValueError, KeyError, TypeError):
-            if ended.get("reason") == "OOMKilled":
-                return _out_of_memory(data)
+        ended = ended_state(pod)
+        word = read_word(str(ended.get("message", "")))
+        if {"code", "message", "hint"} <= word.keys():
+            return SliceliftError(*(str(word[name]) for name in ("code", "message", "hint")))
+        if ended.get("reason") == "OOMKilled":
+            return _out_of_memory(data)
     said = [str(each.get("message", "")) for each in status.get("conditions") or ()]
     why = next(filter(None, said), "no pod of it has left a word")[:_TEXT].rstrip(".")
     hint = "`slicelift retry` tries again; kubectl shows its pods by the label slicelift.io/data."
@@ -241,12 +246,6 @@ def _out_of_time(data: str) -> SliceliftError:
     message = f"Fetching the data {data} took longer than it may, and was ended."
     hint = "`slicelift retry` goes on with what is there; an admin can raise c.Volcano.data_hours."
     return SliceliftError("data-too-slow", message, hint)
-
-
-def _ended(pod: Object) -> Object:
-    states = ((each.get("state") or {}).get("terminated") for each in containers(pod))
-    found: Object = next(filter(None, states), {})
-    return found
 
 
 def _trouble(data: str, picture: Picture) -> str:
