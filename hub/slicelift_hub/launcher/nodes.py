@@ -20,8 +20,8 @@ STATES = {"preparing": Status.STARTING, "running": Status.RUNNING}
 RESTARTED = "restarted"
 WORKER_LOST = "worker-lost"
 # characters that are kept of a text
-_WORDS = {"reason": 200, "message": 4000}
-_TEXTS = {"message": 4000, "exception": 200, "file": 1024, "source": 2000, "traceback": 64 * 1024}
+_WORDS = {"reason": 200, "message": 8000}
+_TEXTS = {"message": 8000, "exception": 200, "file": 1024, "source": 2000, "traceback": 64 * 1024}
 
 
 @dataclass(frozen=True, kw_only=True)
