@@ -21,6 +21,7 @@ from kubespawner.clients import shared_client
 from slicelift.errors import SliceliftError, Unavailable
 from slicelift_profiles import slices
 from slicelift_profiles.catalog import Profile
+from slicelift_profiles.slices import without_gpu
 from traitlets import Unicode, default
 
 from slicelift_hub.allocatable import make_machine
@@ -154,9 +155,8 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
         profile = self._profile
         ours = session_variables(self.launcher_url, token=self.api_token, profile=self._told.get(PROFILE, ""))
         ours |= {"SLICELIFT_SLICE": profile.slice or "" if profile else "", "SLICELIFT_IMAGE": self.image}
-        if profile and not profile.resource_name:
-            # else an image's NVIDIA_VISIBLE_DEVICES=all would show every GPU of the node
-            ours["NVIDIA_VISIBLE_DEVICES"] = "void"
+        if profile:
+            ours |= without_gpu(filter(None, [profile.resource_name]))
         return {**super().get_env(), **ours}
 
     def get_state(self) -> dict[str, Any]:

@@ -49,10 +49,11 @@ class Topology:
 class ClusterSettings:
     """`cpu` counts cores, memory is text as Kubernetes has it; those `_per_gpu` hold for workers with whole GPUs.
 
-    `attempts` counts the starts in all. `policies` are Volcano's own, of the task, and win over ours. A `command` ends
-    in `...`, for the start of our agent; `python` is the interpreter in `image`, where the kernel's is not. `check` is what
-    a gang measures before it trains, as `slicelift.runtime.network` reads it. A gang whose GPUs have done nothing for
-    `idle_minutes` is told so; with the `idle_action` "stop" it is told at half of them, and then ended.
+    `attempts` counts the starts in all; an elastic gang may lose as many workers, times the most that it can have.
+    `policies` are Volcano's own, of the task, and win over ours. A `command` ends in `...`, for the start of our agent;
+    `python` is the interpreter in `image`, where the kernel's is not. `check` is what a gang measures before it trains,
+    as `slicelift.runtime.network` reads it. A gang whose GPUs have done nothing for `idle_minutes` is told so; with the
+    `idle_action` "stop" it is told at half of them, and then ended.
     """
 
     attempts: int = 3

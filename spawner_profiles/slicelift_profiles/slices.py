@@ -20,6 +20,8 @@ from slicelift_profiles.faults import ProfileError, closest, one_of
 # what pods ask for: whole GPUs, and slices by name
 GPU = "nvidia.com/gpu"
 RESOURCE_PREFIX = "nvidia.com/mig-"
+# else an image's NVIDIA_VISIBLE_DEVICES=all would show a container that asks for no GPU every one of its node
+NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 # Where nobody printed the usable memory: no GPU that printed it gives less than 0.889 of the name's number.
 ABOUT_USABLE = 0.88
@@ -132,6 +134,14 @@ def canonical(name: str) -> str:
     """The one spelling used everywhere: `1g.10gb.me` becomes `1g.10gb+me`."""
     compute, memory, variant = parse(name)
     return f"{compute}g.{memory}gb{variant}"
+
+
+def without_gpu(resources: Iterable[str]) -> Mapping[str, str]:
+    """Variables of a container that asks for these resources: `NO_GPU` unless one of them is a GPU, a share or a slice.
+
+    Also in other vendors' words (`volcano.sh/vgpu-number`): their plugins set the variable themselves.
+    """
+    return {} if any(name.startswith("nvidia.com/") or "gpu" in name for name in resources) else NO_GPU
 
 
 def resource_name(name: str) -> str:

@@ -23,6 +23,7 @@ from slicelift.errors import SliceliftError
 from slicelift.models import JobSpec, Status, to_dict
 from slicelift_hub.launcher.backends.volcano import Volcano
 from slicelift_hub.launcher.backends.volcano.manifest import make_secret
+from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_profiles import presets
 from traitlets.config import Config
 
@@ -326,7 +327,7 @@ def test_a_word_that_a_user_wrote_stays_a_word(api: Api, backend: Volcano, names
         )
         assert made["spec"] == job["spec"]
         assert made["metadata"]["annotations"].items() >= job["metadata"]["annotations"].items()
-        secret = make_secret(made, spec, attempt, preset=presets.get("torchrun"))
+        secret = make_secret(made, spec, attempt, preset=presets.get("torchrun"), site=Site())
         kept = api.core.create_namespaced_secret(namespace, secret, dry_run="All", field_validation="Strict")
         assert json.loads(base64.b64decode(kept.data["agent.json"]))["spec"] == to_dict(spec)
 

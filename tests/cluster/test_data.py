@@ -85,10 +85,10 @@ class Bench:
         self._made: list[Volcano] = []
         self.backend = self.make()
 
-    def make(self) -> Volcano:
+    def make(self, **more: Any) -> Volcano:
         """One more launcher's backend, as after a crash."""
         words = {"kubeconfig": str(self._kubeconfig), "namespace": self.namespace, "image": self.image}
-        words |= {"data_claim": "data", "checkpoints_claim": "checkpoints"}
+        words |= {"data_claim": "data", "checkpoints_claim": "checkpoints", **more}
         self._made.append(Volcano(config=Config(Volcano=words)))
         return self._made[-1]
 
@@ -303,6 +303,39 @@ def test_a_remote_that_is_away_is_told_from_one_that_lacks_data(bench: Bench, tr
     assert caught.value.code == "data-remote-away"
     (job,) = bench.warm_ups()
     assert job.status.failed == 3
+
+
+@pytest.mark.drill
+def test_a_fetch_that_hangs_is_ended_and_the_next_one_goes_on(
+    bench: Bench, remote: Remote, train: DataRef
+) -> None:
+    spec, hasty = bench.spec(train), bench.make(data_hours=0.01)
+    remote.gate.clear()
+    with pytest.raises(SliceliftError) as caught:
+        bench.prepare(spec, bench.attempt(), backend=hasty)
+    assert (caught.value.code, "c.Volcano.data_hours" in caught.value.hint) == ("data-too-slow", True)
+    remote.gate.set()
+    bench.prepare(spec, bench.attempt())
+
+
+@pytest.mark.drill
+def test_a_fetch_that_the_namespace_has_no_room_for_is_not_left_for_others_to_wait_for(
+    bench: Bench, api: Api, namespace: str, train: DataRef
+) -> None:
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"count/secrets": "0"}}}
+    api.core.create_namespaced_resource_quota(namespace, quota)
+
+    def counts() -> bool:
+        status = api.core.read_namespaced_resource_quota("few", namespace).status
+        return bool(status and status.used)
+
+    kit.wait_for("the quota", counts)
+    with pytest.raises(SliceliftError) as caught:
+        bench.prepare(bench.spec(train), bench.attempt())
+    assert caught.value.code == "resource-quota"
+    kit.wait_for("the Job to go", lambda: not bench.warm_ups())
+    api.core.delete_namespaced_resource_quota("few", namespace)
+    bench.prepare(bench.spec(train), bench.attempt())
 
 
 @pytest.fixture

@@ -108,6 +108,23 @@ def test_what_is_not_kept_is_counted_by_its_reason(launcher: Any, job: Any) -> N
     assert attempt["dropped_by"] == seen.dropped_by
 
 
+def test_what_a_card_reads_at_every_look_has_a_bound(launcher: Any, job: Any) -> None:
+    view, agent = job
+    words = {f"p{number}": "x" * 8000 for number in range(200)}
+    path = {"q": 3, "t": 1.0, "k": "checkpoint", "s": 4, "path": "x" * 100_000}
+    # what is short still finds room
+    late = {"q": 4, "t": 1.0, "k": "tag", "p": {"p0": "y", "p199": "short"}}
+    agent.send([{"q": q, "t": 1.0, "k": kind, "p": words} for q, kind in ((1, "param"), (2, "tag"))])
+    agent.send([path, late])
+    (attempt,) = _after_checkpoint(launcher, view.run_id)
+    kept = [*attempt["params"].values(), *attempt["tags"].values()]
+    assert 1_000_000 < sum(map(len, kept)) <= 2**20
+    assert attempt["tags"]["p199"] == "short"
+    assert len(attempt["checkpoint"]["path"]) == 4096
+    answer = agent.send([{"q": 5, "t": 1.0, "k": "param", "p": {"p": "x" * 9 * 2**20}}])
+    assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
+
+
 def test_nan_and_infinity_stay_themselves(launcher: Any, job: Any) -> None:
     view, agent = job
     values = [1.0, math.nan, math.inf, -math.inf, 2.0]

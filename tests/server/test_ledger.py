@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slicelift.errors import UserError
 from slicelift.models import Failure, JobSpec, JobStatus, SnapshotFile, Status
 from slicelift_hub.database import open_database, reading, writing
 from slicelift_hub.launcher.ingest import Ingest
@@ -299,3 +300,16 @@ def _submit(ledger: Ledger, number: int = 1, owner: str = "ann", **changes: Any)
     run_id, new = ledger.submit(owner, promotion_id, spec=SPEC, snapshot=changes, token_of=lambda name: name)
     assert new
     return run_id
+
+
+def test_the_processes_of_an_attempt_have_a_bound(ledger: Ledger) -> None:
+    """All of them are read at each call."""
+    run_id = _submit(ledger)
+    attempt = ledger.attempt(f"{run_id}-1")
+    assert attempt is not None
+    lines = [{"q": 1, "t": 1.0, "k": "m", "s": 1, "m": {"loss": 1.0}}]
+    many = [Stream(rank=0, process=f"p{number}", lines=lines) for number in range(50_001)]
+    with pytest.raises(UserError) as caught:
+        ledger.append(attempt, many, exported=True)
+    assert caught.value.code == "too-many-processes"
+    assert ledger.append(attempt, many[:1], exported=True)[1] == [{"rank": 0, "process": "p0", "q": 1}]

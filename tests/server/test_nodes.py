@@ -51,6 +51,70 @@ def test_a_node_that_the_gang_does_not_have_is_refused(job: Any, node: Any) -> N
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-body")
 
 
+def test_only_what_is_known_of_ranks_is_kept_and_of_those_that_the_gang_has(queueing: Any, job: Any) -> None:
+    view, agent = job
+    rank = {"rank": 3, "pid": 7, "state": "running" * 9, "blob": "x" * 100_000}
+    assert agent.post("state", {"state": "running", "node": 1, "ranks": [rank]}).status_code == 200
+    (attempt,) = queueing.client.attempts(view.run_id)
+    (node,) = attempt["nodes"]
+    assert node["ranks"] == [{"rank": 3, "pid": 7, "state": "runningrunningrunnin"}]
+    for rows in (
+        [{"rank": 4}],
+        [{"rank": -1}],
+        [{"rank": True}],
+        [{}],
+        ["0"],
+        "ranks",
+        {"rank": 0},
+        [{"rank": 0}] * 5,
+    ):
+        answer = agent.post("state", {"state": "running", "node": 0, "ranks": rows})
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad-body"), rows
+    (attempt,) = queueing.client.attempts(view.run_id)
+    assert [row["node"] for row in attempt["nodes"]] == [1]
+
+
+def test_what_an_agent_tells_is_cut_to_size(queueing: Any, job: Any) -> None:
+    view, agent = job
+    long = "x" * 200_000
+    texts = dict.fromkeys(("message", "exception", "file", "source", "traceback"), long)
+    told = {"status": "FAILED", "reason": long, "message": long, "failure": texts}
+    assert agent.post("state", {"state": "ended", "node": 0, "exit": told}).status_code == 200
+    (attempt,) = queueing.client.attempts(view.run_id)
+    (node,) = attempt["nodes"]
+    assert len(str(node)) < 100_000
+    answer = agent.post("state", {"state": "running", "node": 0, "message": "x" * 2**21})
+    assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
+    for log in ("4", "999999", "agent-2", "agent-999999"):
+        answer = agent.post(f"logs?rank={log}&offset=0", "line")
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad-rank"), log
+    for log in ("3", "agent", "agent-1"):
+        assert agent.post(f"logs?rank={log}&offset=0", "line").status_code == 200, log
+
+
+def test_what_all_agents_of_a_gang_tell_has_a_bound(queueing: Any, tools: Any) -> None:
+    """An elastic gang may come to have a thousand, and each of them a failure with a long traceback."""
+    view = queueing.submit(workers=2, min_workers=1)
+    tools.wait_for(lambda: queueing.client.job(view.run_id).handle)
+    agent, codes = queueing.agent(view), set()
+    told = {"status": "FAILED", "reason": "r", "failure": {"traceback": "x" * 64 * 1024}}
+    for node in range(70):
+        answer = agent.post("state", {"state": "ended", "node": node, "exit": told})
+        codes.add(answer.json().get("code", "taken"))
+    assert codes == {"taken", "too-much-told"}
+    (attempt,) = queueing.client.attempts(view.run_id)
+    assert 60 < len(attempt["nodes"]) < 70
+    queueing.client.cancel(view.run_id)
+
+
+@pytest.mark.parametrize("body", [{"name": "m" * 257}, {"meta": {"signature": "x" * 2**20}}])
+def test_what_describes_a_model_has_a_bound(job: Any, body: Any) -> None:
+    _, agent = job
+    file = {"path": "MLmodel", "sha256": "0" * 64, "size_bytes": 1}
+    answer = agent.post("models", {"name": "m", "files": [file], "meta": {}, **body})
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-body")
+
+
 def test_the_token_of_a_submission_opens_its_restarts_and_nothing_else(queueing: Any, job: Any) -> None:
     view, agent = job
     first, base = agent.base, agent.base.rpartition("-")[0]

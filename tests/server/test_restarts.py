@@ -285,7 +285,7 @@ def test_what_a_job_makes_up_as_its_end_is_cut_and_typed() -> None:
     end = fold_end(nodes, workers=1)
     assert end is not None
     assert end.failure is not None
-    assert (len(end.message), end.exit_code, end.failure.rank, end.failure.cell) == (65536, None, None, None)
+    assert (len(end.message), end.exit_code, end.failure.rank, end.failure.cell) == (8000, None, None, None)
     assert len(end.failure.traceback) == 65536
 
 

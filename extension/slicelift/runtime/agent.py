@@ -214,7 +214,8 @@ class Agent:
             code = self._gang.wait(interrupted=self._wants_end, note=self._note)
             if code is not None:
                 return judge(self._folder, self._spec, code)
-            self._tell("Ending", state="running")
+            # an elastic gang goes on: the last word of one worker, which may be killed before another, is not the gang's
+            self._tell("" if self._place.elastic else "Ending", state="running")
             if self._let_save() == 0:
                 return judge(self._folder, self._spec, 0)
             self._ended += self._gang.end(self._grace()).found

@@ -81,7 +81,7 @@ def main() -> int:
     unpack_runtime(Path(sys.argv[0]), folder.runtime)
     told = _work(folder)
     code = exit_code_of(told)
-    _leave_word(told, code)
+    _leave_word(told, code, delivered=folder.delivered.exists())
     return code
 
 
@@ -183,14 +183,16 @@ def _machine() -> str:
     return os.environ.get("SLICELIFT_NODE_NAME") or socket.gethostname()
 
 
-def _leave_word(told: Mapping[str, Any], code: int) -> None:
+def _leave_word(told: Mapping[str, Any], code: int, *, delivered: bool) -> None:
     """Where kubectl and the backend find it although the launcher may be away."""
     if not _TERMINATION_LOG.exists():
         return
-    word = {"reason": told.get("reason", ""), "exit_code": code, "time": time.time()}
-    message = str(told.get("message", ""))[: _TERMINATION_BYTES // 8]
+    word = {"reason": told.get("reason", ""), "exit_code": code, "time": time.time(), "delivered": delivered}
+    word["message"] = str(told.get("message", ""))[: _TERMINATION_BYTES // 8]
+    # the backend keeps so many characters, not bytes
+    text = json.dumps(word, ensure_ascii=False)
     with suppress(OSError):
-        _TERMINATION_LOG.write_text(json.dumps({**word, "message": message}), encoding="utf-8")
+        _TERMINATION_LOG.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 if __name__ == "__main__":

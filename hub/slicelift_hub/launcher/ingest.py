@@ -19,7 +19,7 @@ from slicelift.models import RunView
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_events import Batch, Checkpoint, Line, Stream
 from slicelift_hub.launcher.ledger_rows import AttemptRow
-from slicelift_hub.launcher.live import Live
+from slicelift_hub.launcher.live import MAX_PATH, Live
 from slicelift_hub.launcher.series import Fold, Point, exact
 
 MAX_FOLDS = 4000
@@ -230,7 +230,7 @@ def _fold_line(into: _Folded, rank: int, line: Line, points: list[list[Any]]) ->
     elif kind in ("param", "tag"):
         into.live.set_words(kind, line["p"])
     elif kind == "checkpoint":
-        into.live.checkpoint = {"step": step, "path": str(line["path"]), "time": time}
+        into.live.checkpoint = {"step": step, "path": str(line["path"])[:MAX_PATH], "time": time}
     elif kind == "dropped":
         why = "not-understood" if line.get("why") == "not-understood" else "spool-full"
         into.live.drop(why, int(line["n"]))

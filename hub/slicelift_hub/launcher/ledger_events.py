@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slicelift.errors import Conflict
+from slicelift.errors import Conflict, UserError
 from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
 
 from slicelift_hub.launcher.ledger_rows import AttemptRow, Rows
 from slicelift_hub.launcher.tables import attempts, batches, cursors, series
 
 Line = dict[str, Any]
+
+# processes that an attempt's ranks may have been: the largest gang, started again six times
+_MOST_STREAMS = 50_000
 
 # built once: SQLAlchemy spends more on building these than SQLite on running them, twenty times a second per job
 _OF_ATTEMPT = select(cursors.c.rank, cursors.c.process, cursors.c.q).where(
@@ -71,10 +74,14 @@ class EventRows(Rows):
         """Take in what is new: (the batches, `{rank, process, q}` of every stream).
 
         Lines that are known already are skipped. A stream that does not go on where it stopped refuses the whole
-        call with `events-gap`, whose detail says what we have. `exported`: nobody will export them.
+        call with `events-gap`, whose detail says what we have. `exported`: nobody will export them. Raises
+        `too-many-processes`.
         """
         with self.writing() as connection:
             have = _cursors(connection, attempt.attempt_id)
+            if len(have.keys() | {(stream.rank, stream.process) for stream in streams}) > _MOST_STREAMS:
+                message = f"The ranks of this attempt were more than {_MOST_STREAMS:,} processes."
+                raise UserError("too-many-processes", message, "Log from fewer processes of a rank.")
             added = [_append_stream(connection, attempt, s, have=have, exported=exported) for s in streams]
         acks = [{"rank": s.rank, "process": s.process, "q": have[(s.rank, s.process)]} for s in streams]
         return [batch for batch in added if batch is not None], acks

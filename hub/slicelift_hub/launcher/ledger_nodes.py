@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 
 from slicelift_hub.launcher.ledger_rows import AttemptRow, Rows, dumps, find_attempts
 from slicelift_hub.launcher.ledger_steps import DELIVERING, TERMINAL, move, remember
+from slicelift_hub.launcher.lines import check_told
 from slicelift_hub.launcher.nodes import (
     ENDED,
     RESTARTED,
@@ -46,17 +47,21 @@ class NodeRows(Rows):
         needed: int = 1,
         idle: int | None = None,
     ) -> bool:
-        """Fold in that a node prepares (STARTING) or runs; whether anything changed. `needed` nodes make a gang."""
+        """Fold in that a node prepares (STARTING) or runs; whether anything changed. `needed` nodes make a gang.
+
+        Raises `too-much-told`.
+        """
         state = "running" if status.status == Status.RUNNING else "preparing"
         report = Report(node=node, state=state, message=status.message, ranks=tuple(ranks), idle=idle)
         with self.writing() as connection:
             row = _row(connection, attempt_id)
             nodes = take_in(json.loads(row.nodes), report)
+            told = check_told(dumps(nodes))
             after = fold_status(nodes, needed=needed)
             # where the backend has words of its own for the phase, they stay
             changed = move(connection, attempt_id, after if self.leased else replace(after, phase=""))
             shown = dumps(fold_ranks(nodes))
-            _put(connection, row, nodes=dumps(nodes), ranks=shown)
+            _put(connection, row, nodes=told, ranks=shown)
             return changed or shown != row.ranks
 
     def agent_ended(
@@ -65,7 +70,7 @@ class NodeRows(Rows):
         """A node has sent all it had, and `told` how it ended; whether what is shown changed.
 
         How a job of the launcher's own machine ended is the backend's to say. A cluster's backend cannot know why: what
-        agents tell, also after the attempt is closed, is the reason of its failure.
+        agents tell, also after the attempt is closed, is the reason of its failure. Raises `too-much-told`.
         """
         with self.writing() as connection:
             row = _row(connection, attempt_id)
@@ -73,7 +78,7 @@ class NodeRows(Rows):
             nodes = take_in(before, Report(node=node, state=ENDED, exit=told))
             drained = row.drained or all_ended(nodes, workers=workers)
             shown = dumps(fold_ranks(nodes))
-            _put(connection, row, nodes=dumps(nodes), ranks=shown, drained=drained)
+            _put(connection, row, nodes=check_told(dumps(nodes)), ranks=shown, drained=drained)
             changed = drained and not row.drained
             if self.leased or row.status != Status.FAILED:
                 return changed

@@ -1,4 +1,4 @@
-"""What an agent may post as events: checked once, here, so that all behind it can rely on what is acknowledged.
+"""What an agent may post of events and ranks: checked once, here, so that all behind it can rely on what is acknowledged.
 
 The agent answers a refusal with a note that a point was lost, so one line that means nothing stops no other.
 Kinds that this version does not know pass: they are kept, and nobody looks at them.
@@ -16,6 +16,10 @@ _LONGEST_PROCESS = 100
 _LARGEST_STEP = 2**63 - 1
 # far beyond any clock, and its milliseconds still fit into MLflow's column
 _LARGEST_TIME = 1e12
+_LONGEST_STATE = 20
+_LARGEST_PID = 2**31
+# what all agents of a gang tell, as JSON: a thousand that say how they ended need a few kilobytes each
+_MOST_TOLD = 4 * 1024**2
 _POINT_WORDS = ("model_id", "dataset_name", "dataset_digest")
 
 
@@ -30,6 +34,21 @@ def parse_streams(body: Any, *, ranks: int) -> list[Stream]:
         ) from error
 
 
+def check_ranks(rows: Any, *, ranks: int) -> tuple[dict[str, Any], ...]:
+    """What an agent tells of its ranks, `{rank, pid, state}` of each. Raises `bad-body` where a gang of `ranks` has no such."""
+    if not isinstance(rows, list) or len(rows) > ranks:
+        raise _bad_ranks(ranks)
+    return tuple(_checked_rank(row, ranks) for row in rows)
+
+
+def check_told(text: str) -> str:
+    """The same: all that the agents of a gang have told, which is read and written at each report. Raises `too-much-told`."""
+    if len(text) > _MOST_TOLD:
+        message = f"The agents of this gang tell more than {_MOST_TOLD:,} characters of it."
+        raise UserError("too-much-told", message, "Say less of ranks and failures; logs take any length.")
+    return text
+
+
 def _parse_stream(item: Any, ranks: int) -> Stream:
     rank, process, lines = item["rank"], item["process"], item["lines"]
     if type(rank) is not int or not 0 <= rank < ranks:
@@ -40,6 +59,24 @@ def _parse_stream(item: Any, ranks: int) -> Stream:
     for line in lines:
         _check_line(line)
     return Stream(rank=rank, process=process, lines=lines)
+
+
+def _checked_rank(row: Any, ranks: int) -> dict[str, Any]:
+    rank, pid, state = (
+        (row.get(name) for name in ("rank", "pid", "state")) if isinstance(row, dict) else (None,) * 3
+    )
+    if type(rank) is not int or not 0 <= rank < ranks:
+        raise _bad_ranks(ranks)
+    return {
+        "rank": rank,
+        "pid": pid if type(pid) is int and 0 <= pid < _LARGEST_PID else None,
+        "state": state[:_LONGEST_STATE] if isinstance(state, str) else "",
+    }
+
+
+def _bad_ranks(ranks: int) -> UserError:
+    message = f"These are no ranks of a gang that has {ranks} at most."
+    return UserError("bad-body", message, "Send [{rank, pid, state}], with ranks counted from 0.")
 
 
 def _check_line(line: Line) -> None:

@@ -11,6 +11,9 @@ from slicelift.runtime.network import TAG
 MAX_WORDS = 1000
 MAX_TEXT = 8000
 MAX_SENTENCE = 500
+MAX_PATH = 4096
+# of all parameters and tags: a card reads them at every look
+MAX_TEXTS = 2**20
 
 
 @dataclass(kw_only=True)
@@ -53,9 +56,13 @@ class Live:
     def set_words(self, kind: str, words: dict[str, Any]) -> None:
         """Parameters (`param`) or tags (`tag`), as text, newest wins."""
         target = self.params if kind == "param" else self.tags
+        room = MAX_TEXTS - sum(len(text) for known in (self.params, self.tags) for text in known.values())
         for name, value in words.items():
-            if name in target or len(target) < MAX_WORDS:
-                target[str(name)[:250]] = str(value)[:MAX_TEXT]
+            key, text = str(name)[:250], str(value)[:MAX_TEXT]
+            more = len(text) - len(target.get(key, ""))
+            if more <= room and (key in target or len(target) < MAX_WORDS):
+                target[key] = text
+                room -= more
 
     def touch(self, rank: int, *, time: float, step: int | None) -> None:
         """A line of this rank came in."""

@@ -37,9 +37,9 @@ class Logs:
         time are the caller's to prevent.
         """
         folder = self._folder(attempt.owner, attempt.run_id) / str(attempt.attempt)
+        path = _part_of(folder, check_rank(rank), source)
         with disk_full_named():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = _part_of(folder, _checked_rank(rank), source)
         end = path.stat().st_size if path.exists() else 0
         if offset > end:
             message = f"The log of rank {rank} ends at byte {end}; these bytes begin at {offset}."
@@ -56,7 +56,7 @@ class Logs:
     ) -> tuple[bytes, int]:
         """(bytes from `offset`, where to go on). A negative offset counts from the end; no log yet is empty."""
         folder = self._folder(owner, run_id) / str(attempt)
-        parts = [(path, path.stat().st_size) for path in _parts(folder, _checked_rank(rank))]
+        parts = [(path, path.stat().st_size) for path in _parts(folder, check_rank(rank))]
         size = sum(length for _, length in parts)
         if not parts:
             return b"", max(offset, 0)
@@ -85,7 +85,8 @@ class Logs:
         return self._store.folder(owner) / "logs" / run_id
 
 
-def _checked_rank(rank: str) -> str:
+def check_rank(rank: str) -> str:
+    """The same, if a log can be its. Raises `bad-rank`."""
     if not _RANK.fullmatch(rank):
         hint = "Use a number from 0, `agent`, or `agent-1` for that of the second worker."
         raise UserError("bad-rank", f"{rank[:40]!r} is no rank.", hint)

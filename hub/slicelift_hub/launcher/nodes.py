@@ -19,9 +19,9 @@ STATES = {"preparing": Status.STARTING, "running": Status.RUNNING}
 # the reason of an attempt that a cluster started again, as long as nobody says what happened
 RESTARTED = "restarted"
 WORKER_LOST = "worker-lost"
-_LONGEST_TEXT = 64 * 1024
-_WORDS = ("reason", "message")
-_TEXTS = ("message", "exception", "file", "source", "traceback")
+# characters that are kept of a text
+_WORDS = {"reason": 200, "message": 8000}
+_TEXTS = {"message": 8000, "exception": 200, "file": 1024, "source": 2000, "traceback": 64 * 1024}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def _checked_exit(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
     code, moment = told.get("exit_code"), told.get("time")
     return {
         "status": str(status),
-        **{name: str(told.get(name) or "")[:_LONGEST_TEXT] for name in _WORDS},
+        **{name: str(told.get(name) or "")[:length] for name, length in _WORDS.items()},
         "exit_code": code if type(code) is int and abs(code) < 2**31 else None,
         "failure": _checked_failure(told.get("failure")),
         "time": float(moment) if isinstance(moment, int | float) and 0 < moment < 1e12 else 1e12,
@@ -153,7 +153,7 @@ def _checked_exit(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _checked_failure(told: Any) -> dict[str, Any] | None:
     if not isinstance(told, Mapping):
         return None
-    texts = {name: str(told.get(name) or "")[:_LONGEST_TEXT] for name in _TEXTS}
+    texts = {name: str(told.get(name) or "")[:length] for name, length in _TEXTS.items()}
     numbers = {name: told.get(name) for name in ("rank", "exit_code", "cell", "line")}
     whole = {name: value if type(value) is int else None for name, value in numbers.items()}
     file = texts.pop("file") or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import suppress
 from typing import Any
 from weakref import WeakValueDictionary
@@ -13,7 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slicelift_hub.launcher.bodies import parse, text_field
 from slicelift_hub.launcher.handler import AGENT, Handler
-from slicelift_hub.launcher.lines import parse_streams
+from slicelift_hub.launcher.lines import check_ranks, parse_streams
+from slicelift_hub.launcher.logs import check_rank
 from slicelift_hub.launcher.names import check_path, check_sha256
 from slicelift_hub.launcher.nodes import ENDED, STATES
 from slicelift_hub.launcher.routes_files import send_chunks
@@ -25,6 +27,8 @@ _LONGEST_MESSAGE = 4000
 _MOST_MINUTES = 10_000_000
 # files of a snapshot that are gone
 _MOST_NAMED = 5
+# MLflow's own bound of a name, and room for the signature of a model with thousands of columns
+_LONGEST_MODEL, _LARGEST_META = 256, 1024**2
 
 # one writer per log; an entry lives as long as somebody holds or awaits its lock
 _log_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -67,6 +71,8 @@ class AgentSecretsHandler(AgentHandler):
 class AgentEventsHandler(AgentHandler):
     """Spool lines, taken in once and in order."""
 
+    body_limit = "events_bytes"
+
     async def post(self, _attempt_id: str) -> None:
         acks = await self.services.call(self._accept, self.json_body())
         self.answer({"acked": acks})
@@ -82,7 +88,7 @@ class AgentLogsHandler(AgentHandler):
     body_limit = "log_bytes"
 
     async def post(self, attempt_id: str) -> None:
-        rank = self.get_query_argument("rank", "")
+        rank = self._rank()
         offset = self.number("offset", 0, low=0, high=2**60) or 0
         source = self.get_query_argument("source", "")
         lock = _log_locks.setdefault((attempt_id, rank), asyncio.Lock())
@@ -101,6 +107,16 @@ class AgentLogsHandler(AgentHandler):
                 raise
         await self._tell_full(rank, source, full=False)
         self.answer({"next": following})
+
+    def _rank(self) -> str:
+        """Whose log: a rank's, or an agent's. Raises `bad-rank` for one that the gang does not have."""
+        rank = check_rank(self.get_query_argument("rank", ""))
+        kind, _, number = rank.rpartition("-")
+        spec = self.attempt.spec
+        most = most_workers(spec) if kind else self.services.ranks_of(spec)
+        if number.isdecimal() and int(number) >= most:
+            raise UserError("bad-rank", f"There is no {rank} in a gang of {most}.", "Count from 0.")
+        return rank
 
     async def _tell_full(self, rank: str, source: str, *, full: bool) -> None:
         """In the card, with the first log that finds no room and the last that does: the job would else seem not to end."""
@@ -189,6 +205,9 @@ class AgentModelsHandler(AgentHandler):
         if not isinstance(files, list) or not files or not isinstance(meta, dict) or not name.strip():
             message = "A model has a name, a list of files and an object `meta`."
             raise UserError("bad-body", message, "Save it with slicelift.save_model.")
+        if len(name) > _LONGEST_MODEL or len(json.dumps(meta)) > _LARGEST_META:
+            message = f"The name of a model has {_LONGEST_MODEL} characters at most, its `meta` {_LARGEST_META:,} bytes."
+            raise UserError("bad-body", message, "Put what is larger into a file of the model.")
         listed = tuple(parse(SnapshotFile, item) for item in files)
         missing = await self.services.call(self.services.store.check_files, self.attempt.owner, listed)
         if not missing:
@@ -201,6 +220,8 @@ class AgentModelsHandler(AgentHandler):
 class AgentStateHandler(AgentHandler):
     """Where the agent of one node stands; the answer says whether it should end its job."""
 
+    body_limit = "report_bytes"
+
     async def post(self, attempt_id: str) -> None:
         body = self.json_body()
         state, message = text_field(body, "state"), str(body.get("message") or "")[:_LONGEST_MESSAGE]
@@ -208,11 +229,11 @@ class AgentStateHandler(AgentHandler):
         if state == ENDED:
             await self._end(node, body.get("exit"))
         elif state in STATES:
-            ranks = body.get("ranks") or []
+            ranks = check_ranks(body.get("ranks") or [], ranks=self.services.ranks_of(self.attempt.spec))
             status = JobStatus(status=STATES[state], phase=state, message=message)
             idle = body.get("idle_minutes")
             idle = idle if type(idle) is int and 0 <= idle < _MOST_MINUTES else None
-            await self._tell(status, ranks if _are_ranks(ranks) else [], node=node, idle=idle)
+            await self._tell(status, list(ranks), node=node, idle=idle)
         else:
             hint = f"States: {', '.join(STATES)}, {ENDED}."
             raise UserError("bad-body", f"There is no state {state[:40]!r}.", hint)
@@ -247,9 +268,3 @@ class AgentStateHandler(AgentHandler):
         told = told if isinstance(told, dict) else None
         if await self.services.call(ended, attempt.attempt_id, told, node=node, workers=self._workers):
             self.services.announcer.changed(attempt.run_id)
-
-
-def _are_ranks(rows: Any) -> bool:
-    return isinstance(rows, list) and all(
-        isinstance(row, dict) and type(row.get("rank")) is int for row in rows
-    )

@@ -43,6 +43,9 @@ class Limits:
     upload_bytes: int = 4 * 1024**3
     blob_bytes: int = 16 * 1024**3
     log_bytes: int = 16 * 1024**2
+    # these are read on the event loop, several times a second per job
+    events_bytes: int = 8 * 1024**2
+    report_bytes: int = 2 * 1024**2
 
 
 @dataclass(kw_only=True)

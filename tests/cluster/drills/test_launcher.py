@@ -56,6 +56,17 @@ TALKING = PROGRAM.replace(
 )
 
 
+BRIEF = """
+import time
+import slicelift
+
+if __name__ == "__main__":
+    slicelift.log(step=1, loss=1.0)
+    time.sleep(15)
+    slicelift.log(step=2, loss=0.5)
+"""
+
+
 @pytest.fixture(scope="module")
 def wish(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where it is written when the launcher is to die."""
@@ -71,6 +82,22 @@ def scene(
     more = SELF_KILLING.format(wish=str(wish))
     with _small_store(home), scenes.opened(api, bed, image, home, more=more) as found:
         yield found
+
+
+def test_a_launcher_that_is_away_for_too_long_says_what_is_lost(
+    api: Api, bed: Cluster, image: str, namespace: str, queue: str, tmp_path: Path
+) -> None:
+    more = "c.Volcano.patience_seconds = 3\n"
+    with launching.serving(tmp_path / "home", bed, namespace=namespace, image=image, more=more) as launcher:
+        run = launcher.submit(BRIEF, workers=1, queue=queue)
+        launcher.until(run, lambda view: "loss" in view.latest)
+        launcher.kill()
+        kit.wait_phase(api, namespace, f"{run}-1", "Completed", seconds=90)
+        launcher.restart()
+        done = launcher.until(run, lambda view: view.status.terminal)
+    assert (done.status, done.reason, done.latest["loss"][0]) == (Status.FINISHED, "undelivered", 1)
+    (told,) = remarks(done)
+    assert f"what {run}-1-worker-0 had not sent is lost" in told
 
 
 @contextmanager

@@ -87,13 +87,17 @@ def test_the_cluster_keeps_a_last_word(tmp_path: Path, monkeypatch: pytest.Monke
     place = tmp_path / "termination-log"
     monkeypatch.setattr(pod, "_TERMINATION_LOG", place)
     told = {"reason": "rank-failed", "message": "坏 " * 5000}
-    pod._leave_word(told, 1)
+    pod._leave_word(told, 1, delivered=True)
     assert not place.exists()  # it is the container runtime's to make
     place.touch()
-    pod._leave_word(told, 1)
+    pod._leave_word(told, 1, delivered=True)
     word = json.loads(place.read_text())
     assert (word["reason"], word["exit_code"], word["message"][:2]) == ("rank-failed", 1, "坏 ")
-    assert len(place.read_bytes()) < 4096
+    assert word["delivered"]
+    # the bounds of the kubelet, and of what the launcher keeps of each pod
+    assert (len(place.read_bytes()) < 4096, len(place.read_text()) < 1200) == (True, True)
+    pod._leave_word({"message": "\udc80"}, 0, delivered=False)
+    assert json.loads(place.read_text())["delivered"] is False
 
 
 def test_only_the_package_is_unpacked(tmp_path: Path) -> None:

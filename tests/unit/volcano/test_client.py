@@ -385,9 +385,12 @@ def test_what_nobody_owns_is_swept(server: Script, client: Client) -> None:
         made("r-a-1", spec=spec, status={"state": {"phase": "Running"}}),
         made("r-b-1", spec=spec, status={"state": {"phase": "Aborted"}}),
     ]
-    maps = [made(f"runtime-{name}") for name in ("used", "mine", "old")]
+    warm_up = {"template": {"spec": {"volumes": [{"name": "x"}, {"configMap": {"name": "runtime-warms"}}]}}}
+    maps = [made(f"runtime-{name}") for name in ("used", "mine", "old", "warms")]
     base = "/apis/batch.volcano.sh/v1alpha1/namespaces/jobs/jobs"
-    for path, items in {base: jobs, "/api/v1/namespaces/jobs/configmaps": maps}.items():
+    places = {base: jobs, "/api/v1/namespaces/jobs/configmaps": maps}
+    places["/apis/batch/v1/namespaces/jobs/jobs"] = [made("r-d-1-data-0", spec=warm_up)]
+    for path, items in places.items():
         server.say("GET", path, (200, {"items": items}))
         for each in items:
             server.say("DELETE", f"{path}/{each['metadata']['name']}", (200, {}))

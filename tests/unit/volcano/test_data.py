@@ -12,8 +12,10 @@ import pytest
 from slicelift.backends.base import Attempt
 from slicelift.errors import Refused, SliceliftError
 from slicelift.models import DataRef, JobSpec, from_dict
+from slicelift_hub.launcher.backends.volcano.client import Client
 from slicelift_hub.launcher.backends.volcano.data import data_key, data_sets, gang_mounts, gang_volumes
 from slicelift_hub.launcher.backends.volcano.manifest import make_job
+from slicelift_hub.launcher.backends.volcano.preparing import Preparing
 from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.warmup import (
     asker,
@@ -24,6 +26,8 @@ from slicelift_hub.launcher.backends.volcano.warmup import (
 )
 from slicelift_profiles import presets
 from slicelift_profiles.cluster import ClusterSettings
+
+from tests.unit.volcano.scripted import Script
 
 NOW = 1_800_000_000.0
 ADA = "fdee430d40bd57de"
@@ -57,6 +61,7 @@ WARM_UP = {
     },
     "spec": {
         "backoffLimit": 2,
+        "activeDeadlineSeconds": 43_200,
         "ttlSecondsAfterFinished": 120,
         "podFailurePolicy": {
             "rules": [
@@ -93,6 +98,7 @@ WARM_UP = {
                             {"name": "PYTHONPATH", "value": "/slicelift/start/runtime.pyz"},
                             {"name": "HOME", "value": "/slicelift/scratch"},
                             {"name": "TMPDIR", "value": "/slicelift/scratch"},
+                            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
                         ],
                         "resources": {
                             "requests": {"cpu": "100m", "memory": "256Mi"},
@@ -170,9 +176,11 @@ def test_it_can_have_an_image_of_its_own_and_goes_where_gangs_go(
     make: Callable[..., dict[str, Any]], cached: Site
 ) -> None:
     more = {"volumes": ({"name": "ca", "configMap": {"name": "ca"}},), "mounts": ({"name": "ca"},)}
-    site = replace(cached, data_image="registry.example/dvc:3", data_memory="8Gi", **more)
+    site = replace(cached, data_image="registry.example/dvc:3", data_memory="8Gi", data_hours=0.5, **more)
     taint = {"key": "nvidia.com/gpu", "operator": "Exists"}
-    pod = make(site=site, cluster=ClusterSettings(tolerations=(taint,)))["spec"]["template"]["spec"]
+    job = make(site=site, cluster=ClusterSettings(tolerations=(taint,)))["spec"]
+    assert job["activeDeadlineSeconds"] == 1800
+    pod = job["template"]["spec"]
     container = pod["containers"][0]
     assert (container["image"], container["command"][0]) == ("registry.example/dvc:3", "python3")
     assert container["resources"]["limits"]["memory"] == "8Gi"
@@ -262,7 +270,8 @@ def _job(ago: Callable[[float], str], *conditions: tuple[str, str], age: float =
 
 def _pod(ago: Callable[[float], str], *, age: float = 4, uid: str = "u", **state: Any) -> dict[str, Any]:
     identity = {"name": f"p{age}", "creationTimestamp": ago(age), "ownerReferences": [{"uid": uid}]}
-    return {"metadata": identity, "status": {"containerStatuses": [{"state": state}] if state else []}}
+    states = [{"image": "img", "state": state}] if state else []
+    return {"metadata": identity, "spec": {"nodeName": "a"}, "status": {"containerStatuses": states}}
 
 
 def test_a_warm_up_on_its_way_and_done(ago: Callable[[float], str]) -> None:
@@ -284,19 +293,30 @@ def test_what_keeps_it_from_starting_is_said(ago: Callable[[float], str]) -> Non
     pods = [_pod(ago, age=4, waiting=waiting), _pod(ago, age=9, terminated={"exitCode": 1})]
     found = read_warm_up(_job(ago), pods, now=NOW)
     assert found.message == (
-        "The pod that fetches the data data/train (2000 files, 40.0 GiB) cannot start: ErrImagePull: no such host"
+        "The data data/train (2000 files, 40.0 GiB) cannot be fetched yet: "
+        "The image img cannot be had on node a (ErrImagePull: no such host)."
     )
-    placed = {"type": "PodScheduled", "status": "False", "message": 'persistentvolumeclaim "cache" not found'}
+    placed = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: Too many pods."}
     pod = _pod(ago)
-    pod["status"]["conditions"] = [placed]
+    pod["spec"], pod["status"]["conditions"] = {}, [placed]
     found = read_warm_up(_job(ago), [pod], now=NOW)
     assert found.message == (
-        'The pod that fetches the data data/train (2000 files, 40.0 GiB) has no place: persistentvolumeclaim "cache" not found'
+        "The pod that fetches the data data/train (2000 files, 40.0 GiB) has no place: "
+        "0/3 nodes are available: Too many pods."
     )
+    placed["message"] = 'persistentvolumeclaim "cache" not found'
+    found = read_warm_up(_job(ago), [pod], now=NOW)
+    assert found.message.endswith("The claim cache that the job's pods use does not exist.")
     # of another Job
     assert "Fetching" in read_warm_up(_job(ago), [_pod(ago, uid="x", waiting=waiting)], now=NOW).message
     creating = _pod(ago, waiting={"reason": "ContainerCreating"})
     assert "Fetching" in read_warm_up(_job(ago), [creating], now=NOW).message
+    event = {"involvedObject": {"kind": "Pod", "name": "p4"}, "reason": "FailedMount", "type": "Warning"}
+    event |= {"message": 'configmap "runtime" not found', "lastTimestamp": ago(2)}
+    found = read_warm_up(_job(ago, age=20), [creating], events=[event], now=NOW)
+    assert found.message.endswith(
+        'A volume of pod p4 on node a cannot be mounted: configmap "runtime" not found'
+    )
 
 
 def _error(*given: Any, **more: Any) -> SliceliftError:
@@ -319,3 +339,32 @@ def test_why_it_failed_is_its_own_last_word(ago: Callable[[float], str]) -> None
         error = _error(failed, [_pod(ago, terminated={"exitCode": 1, "message": text})])
         assert (error.code, "exit code 78" in error.message) == ("data-fetch-failed", True)
     assert "left a word" in _error(_job(ago, ("FailureTarget", "")), []).message
+    late = _job(ago, ("Failed", "Job was active longer than specified deadline"))
+    late["status"]["conditions"][0]["reason"] = "DeadlineExceeded"
+    assert "data_hours" in _error(late, pods).hint
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_a_job_whose_secret_is_refused_is_not_left_for_others_to_wait_for(
+    made_before: bool,
+    server: Script,
+    client: Client,
+    asked: JobSpec,
+    attempt: Attempt,
+    cached: Site,
+    ago: Callable[[float], str],
+) -> None:
+    """Its pod would wait for the Secret for ever; also one that a launcher left which was killed in between."""
+    jobs, name = "/apis/batch/v1/namespaces/jobs/jobs", WARM_UP["metadata"]["name"]
+    server.say("GET", jobs, (200, {"items": [_job(ago)] if made_before else []}))
+    server.say("GET", "/api/v1/namespaces/jobs/pods", (200, {"items": []}))
+    server.say("POST", jobs, (201, _job(ago)))
+    told = {"message": 'secrets "x" is forbidden: exceeded quota: few, used: count/secrets=3', "code": 403}
+    server.say("POST", "/api/v1/namespaces/jobs/secrets", (403, told))
+    server.say("DELETE", f"{jobs}/{name}", (200, {}))
+    preparing = Preparing(client, furnish=lambda _: None)
+    with pytest.raises(Refused) as caught:
+        preparing.prepare(asked, attempt, preset=presets.get("torchrun"), site=cached)
+    assert caught.value.code == "resource-quota"
+    deleted = [(path, body["preconditions"]) for method, path, _, body in server.calls if method == "DELETE"]
+    assert deleted == [(f"{jobs}/{name}", {"uid": "u"})]

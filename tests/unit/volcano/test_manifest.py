@@ -186,9 +186,21 @@ def test_an_elastic_gang_whole(spec: JobSpec, attempt: Attempt, site: Site) -> N
                 {"exitCode": 78, "action": "TerminateJob"},
                 {"events": ["PodFailed", "PodEvicted"], "action": "RestartPod"},
             ],
-            "tasks": [task | {"minAvailable": 1, "maxRetry": 20, "template": template}],
+            "tasks": [task | {"minAvailable": 1, "maxRetry": 10, "template": template}],
         },
     }
+
+
+def test_the_loss_of_one_worker_does_not_use_up_the_starts_of_a_large_elastic_gang(
+    spec: JobSpec, attempt: Attempt, site: Site
+) -> None:
+    """Without the first one all others fail once, and Volcano counts each of them."""
+    preset = replace(presets.get("elastic"), max_workers=32)
+    large = replace(spec, preset="elastic", workers=20, min_workers=1, gpus_per_worker=1)
+    made = make_job(large, attempt, preset=preset, site=site)["spec"]
+    assert (made["maxRetry"], made["tasks"][0]["maxRetry"]) == (10 * 32, 10)
+    rigid = make_job(replace(large, min_workers=None), attempt, preset=preset, site=site)["spec"]
+    assert rigid["maxRetry"] == 10
 
 
 def test_gpus_are_watched_where_the_preset_limits_their_rest(spec: JobSpec, attempt: Attempt) -> None:
@@ -196,7 +208,7 @@ def test_gpus_are_watched_where_the_preset_limits_their_rest(spec: JobSpec, atte
     watched = replace(plain, cluster=replace(plain.cluster, idle_minutes=30))
     whole, cpu = replace(spec, gpus_per_worker=2), replace(spec, gpus_per_worker=0)
     asked = [
-        make_request(each, attempt, preset=preset).get("watch_gpus")
+        make_request(each, attempt, preset=preset, site=Site()).get("watch_gpus")
         for each, preset in ((whole, watched), (whole, plain), (cpu, watched))
     ]
     assert asked == [True, None, None]
@@ -269,6 +281,26 @@ def test_a_slice_is_asked_for_by_its_resource(spec: JobSpec, attempt: Attempt, s
     assert resources == {"requests": amounts, "limits": amounts}
 
 
+def test_who_asks_for_no_gpu_sees_none_of_its_node(spec: JobSpec, attempt: Attempt, site: Site) -> None:
+    """Many images say NVIDIA_VISIBLE_DEVICES=all. Who asks for one is told by the device plugin which one it is."""
+
+    def seen(settings: ClusterSettings, **changes: Any) -> list[str]:
+        preset = replace(presets.get("torchrun"), cluster=settings)
+        made = make_job(replace(spec, **changes), attempt, preset=preset, site=site)
+        container = made["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+        return [each["value"] for each in container["env"] if each["name"] == "NVIDIA_VISIBLE_DEVICES"]
+
+    plain = ClusterSettings()
+    assert seen(plain, gpus_per_worker=0) == ["void"]
+    assert seen(ClusterSettings(resources={"rdma/ib": 1}), gpus_per_worker=0) == ["void"]
+    assert seen(plain, gpus_per_worker=1) == []
+    assert seen(plain, gpus_per_worker=0, slice="1g.10gb", workers=1) == []
+    for share in ("nvidia.com/gpu.shared", "volcano.sh/vgpu-number"):
+        assert seen(ClusterSettings(resources={share: 1}), gpus_per_worker=0) == []
+    known = ClusterSettings(environment={"NVIDIA_VISIBLE_DEVICES": "none"})
+    assert seen(known, gpus_per_worker=0) == ["none"]
+
+
 def test_what_a_preset_says_of_the_cluster_is_in_the_pod(spec: JobSpec, attempt: Attempt, site: Site) -> None:
     settings = ClusterSettings(
         cpu=0.5,
@@ -318,13 +350,16 @@ def test_the_secret_holds_the_request_and_goes_with_the_job(
     preset = presets.get("torchrun")
     job = make_job(spec, attempt, preset=preset, site=site)
     job["metadata"]["uid"] = "the-uid"
-    secret = make_secret(job, spec, attempt, preset=preset)
+    secret = make_secret(job, spec, attempt, preset=preset, site=site)
     assert (secret["metadata"]["name"], secret["metadata"]["namespace"]) == ("r-abcdefghijkl-1", "jobs")
     assert [(each["kind"], each["uid"]) for each in secret["metadata"]["ownerReferences"]] == [
         ("Job", "the-uid")
     ]
     request = json.loads(base64.b64decode(secret["data"]["agent.json"]))
-    assert request == make_request(spec, attempt, preset=preset)
+    assert request == make_request(spec, attempt, preset=preset, site=site)
+    assert request["patience_seconds"] == 1800
+    hasty = replace(site, patience_seconds=60)
+    assert make_request(spec, attempt, preset=preset, site=hasty)["patience_seconds"] == 60
     told = {
         key: request[key]
         for key in (
@@ -452,7 +487,8 @@ def test_nothing_typed_gets_out_of_its_place(
         assert not {unicodedata.category(mark) for mark in note} & {"Cc", "Cs"}
     command = made["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["command"]
     assert command[0].replace("$$", "") == python.replace("$", "")
-    assert json.loads(json.dumps(make_secret(_with_uid(made), spec, attempt, preset=presets.get("torchrun"))))
+    secret = make_secret(_with_uid(made), spec, attempt, preset=presets.get("torchrun"), site=site)
+    assert json.loads(json.dumps(secret))
 
 
 @given(first=ANY, second=ANY)
@@ -479,9 +515,9 @@ def test_a_gang_is_told_to_check_its_network_where_it_has_one(
     check = {"all_reduce": {"least_gbit": 20}}
     preset = presets.get("torchrun")
     checked = replace(preset, cluster=replace(preset.cluster, check=check))
-    request = make_request(replace(spec, **asked), attempt, preset=checked)
+    request = make_request(replace(spec, **asked), attempt, preset=checked, site=Site())
     assert request.get("check") == (check if told else None)
-    assert "check" not in make_request(replace(spec, **asked), attempt, preset=preset)
+    assert "check" not in make_request(replace(spec, **asked), attempt, preset=preset, site=Site())
 
 
 def test_the_settings_of_a_file_are_those_of_the_manifest() -> None:

@@ -55,12 +55,12 @@ def test_torchrun_knows_from_the_start_how_far_an_elastic_gang_may_be_scaled(
 ) -> None:
     elastic = replace(spec, preset="elastic", min_workers=1)
     wide = replace(presets.get("elastic"), max_workers=12)
-    assert make_request(elastic, attempt, preset=wide)["nodes"] == 12
+    assert make_request(elastic, attempt, preset=wide, site=Site())["nodes"] == 12
     made = make_job(elastic, attempt, preset=wide, site=site)
     assert made["metadata"]["annotations"]["slicelift.io/most-workers"] == "12"
     assert made["spec"]["tasks"][0]["replicas"] == 2
     # a fixed gang is what was asked for, whatever its preset would allow
-    assert make_request(spec, attempt, preset=wide)["nodes"] == 2
+    assert make_request(spec, attempt, preset=wide, site=Site())["nodes"] == 2
 
 
 def test_a_run_that_was_scaled_to_its_least_is_elastic_in_its_next_attempt(
@@ -72,7 +72,7 @@ def test_a_run_that_was_scaled_to_its_least_is_elastic_in_its_next_attempt(
     made = make_job(least, attempt, preset=wide, site=site)
     assert made["metadata"]["annotations"]["slicelift.io/most-workers"] == "4"
     assert made["spec"]["policies"][1]["action"] == "RestartPod"
-    told = make_request(least, attempt, preset=wide)
+    told = make_request(least, attempt, preset=wide, site=Site())
     assert (told["min_nodes"], told["nodes"]) == (2, 4)
     narrow = make_job(least, attempt, preset=replace(wide, max_workers=None), site=site)
     assert narrow["spec"]["policies"][1]["action"] == "RestartJob"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -102,6 +103,19 @@ def test_completed(scene: Any) -> None:
     assert fold(scene.picture) == JobStatus(status=Status.FINISHED, phase="Completed", exit_code=0)
 
 
+def test_what_a_gang_could_not_send_before_its_end_is_told(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Completed")
+    words = [json.dumps({"reason": "", "delivered": delivered}) for delivered in (True, False)]
+    for index, word in enumerate([*words, "", "no JSON", "[]"]):
+        scene.add_pod(index, node="a", phase="Succeeded", terminated={"exitCode": 0, "message": word})
+    found = fold(scene.picture)
+    assert (found.status, found.reason, found.exit_code) == (Status.FINISHED, "undelivered", 0)
+    assert found.message == (
+        "The launcher was away for too long after the end: what r-abcdefghijkl-1-worker-1 had not sent is lost, "
+        "models and outputs too."
+    )
+
+
 def test_failed_for_good_with_the_first_workers_words(scene: Any) -> None:
     scene.job = scene.make_job(phase="Failed")
     failed(scene, 0, 137, reason="OOMKilled")
@@ -115,6 +129,15 @@ def test_failed_for_good_with_the_first_workers_words(scene: Any) -> None:
         failure=Failure(
             message="r-abcdefghijkl-1-worker-0 ended with exit code 137 (OOMKilled).", exit_code=137
         ),
+    )
+
+
+def test_an_elastic_gang_that_lost_too_many_workers_says_so(scene: Any) -> None:
+    scene.job = scene.make_job(phase="Failed", min_workers=1)
+    failed(scene, 1, 1)
+    found = fold(scene.picture)
+    assert found.message == (
+        "r-abcdefghijkl-1-worker-1 ended with exit code 1, and 6 lost workers are the most that the gang may have."
     )
 
 

@@ -89,6 +89,11 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         help="Image in which data is fetched, with Python and DVC. Empty: the job's own."
     ).tag(config=True)
     data_memory = Unicode("2Gi", help="Most memory of the pod that fetches data.").tag(config=True)
+    data_hours = Float(
+        12.0,
+        min=0.01,
+        help="How long fetching one data set may take, waiting for a place included. The next try goes on from there.",
+    ).tag(config=True)
     uid = Int(1000, allow_none=True, help="User that pods run as. None: the image's.").tag(config=True)
     volumes = List(Dict(), help="Further volumes of every pod, as Kubernetes writes them.").tag(config=True)
     volume_mounts = List(Dict(), help="Where they are mounted.").tag(config=True)
@@ -101,6 +106,11 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     ).tag(config=True)
     keep_seconds = Int(
         604_800, help="After how long an ended job is deleted if nobody has collected it."
+    ).tag(config=True)
+    patience_seconds = Int(
+        1800,
+        min=0,
+        help="How long pods hold their place for a launcher that is away, before their start and again after their end.",
     ).tag(config=True)
     qps = Float(50.0, help="How many calls a second the API server gets at most. 0: any number.").tag(
         config=True
@@ -122,7 +132,7 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         """The Volcano Job, as `kubectl apply` takes it. Raises Refused."""
         preset = self._preset(spec)
-        check_request(make_request(spec, attempt, preset=preset))
+        check_request(make_request(spec, attempt, preset=preset, site=self._site()))
         return make_job(spec, attempt, preset=preset, site=self._site())
 
     def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
@@ -165,7 +175,7 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         try:
             self._furnish(namespace)
             made = self._create(job, attempt)
-            secret = make_secret(made, spec, attempt, preset=self._preset(spec))
+            secret = make_secret(made, spec, attempt, preset=self._preset(spec), site=self._site())
             self._create_once(paths.secrets(namespace), secret)
         except NotFound as error:
             raise _no_namespace(job["metadata"]["namespace"], error) from error
@@ -335,12 +345,14 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
             data_claim=self.data_claim,
             data_image=self.data_image,
             data_memory=self.data_memory,
+            data_hours=self.data_hours,
             uid=self.uid,
             volumes=tuple(self.volumes),
             mounts=tuple(self.volume_mounts),
             interface=self.interface,
             network_policy=self.network_policy,
             keep_seconds=self.keep_seconds,
+            patience_seconds=self.patience_seconds,
             runtime=parcel.parcel_name(),
         )
 

@@ -73,8 +73,11 @@ def sweep(client: Client, namespace: str, *, runtime: str, keep_seconds: float) 
     """
     ours = f"{MANAGED_BY}={OURS}"
     jobs, _ = client.list(paths.jobs(namespace), labelSelector=ours)
+    plain, _ = client.list(paths.plain_jobs(namespace), labelSelector=ours)
     maps, _ = client.list(paths.config_maps(namespace), labelSelector=ours)
-    used = {name for job in jobs for name in _config_maps_of(job)} | {runtime}
+    templates = [job["spec"]["tasks"][0]["template"] for job in jobs]
+    templates += [job["spec"]["template"] for job in plain]
+    used = {name for each in templates for name in _config_maps_of(each)} | {runtime}
     old = [job for job in jobs if raw_phase(job) == "Aborted" and _age(job) > keep_seconds]
     doomed = [("job", paths.jobs, job) for job in old]
     doomed += [
@@ -144,8 +147,8 @@ def _answers(client: Client, node: str) -> bool:
     return found is not None and is_ready(found)
 
 
-def _config_maps_of(job: Mapping[str, Any]) -> list[str]:
-    volumes = job["spec"]["tasks"][0]["template"]["spec"].get("volumes") or ()
+def _config_maps_of(template: Mapping[str, Any]) -> list[str]:
+    volumes = template["spec"].get("volumes") or ()
     return [str(volume["configMap"]["name"]) for volume in volumes if volume.get("configMap")]
 
 

@@ -60,7 +60,7 @@ def make_job(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> 
         "schedulerName": "volcano",
         "queue": spec.queue,
         "minAvailable": least,
-        "maxRetry": settings.attempts,
+        "maxRetry": _most_failures(spec, preset),
         "ttlSecondsAfterFinished": site.keep_seconds,
         "plugins": {"env": [], "svc": _service_flags(site)},
         "policies": _make_policies(elastic=is_elastic(spec, preset)),
@@ -90,14 +90,15 @@ def first_pod(job: str) -> str:
     return f"{job}-{TASK}-0"
 
 
-def make_secret(job: dict[str, Any], spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str, Any]:
+def make_secret(
+    job: dict[str, Any], spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site
+) -> dict[str, Any]:
     """What the pods of `job`, as the API server gave it back, read: the agent's request with its token.
 
     It is the job's, and goes with it.
     """
-    return make_secret_of(
-        job, "agent.json", make_request(spec, attempt, preset=preset), labels=make_labels(attempt)
-    )
+    request = make_request(spec, attempt, preset=preset, site=site)
+    return make_secret_of(job, "agent.json", request, labels=make_labels(attempt))
 
 
 def make_secret_of(
@@ -124,7 +125,7 @@ def make_secret_of(
     }
 
 
-def make_request(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str, Any]:
+def make_request(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> dict[str, Any]:
     """The content of agent.json, the same for every node; which one it is, a pod knows by itself."""
     name = attempt.attempt_id
     return {
@@ -141,6 +142,7 @@ def make_request(spec: JobSpec, attempt: Attempt, *, preset: Preset) -> dict[str
         "nproc": ranks_per_worker(spec, leased=False),
         "master": f"{first_pod(name)}.{name}",
         "master_port": MASTER_PORT,
+        "patience_seconds": site.patience_seconds,
         "grace_seconds": max(5, preset.cluster.grace_seconds - _SHIPPING_SECONDS),
         **_make_check(spec, preset),
         # a slice does not tell how busy it is
@@ -183,6 +185,12 @@ def make_reference(job: Mapping[str, Any], *, api: str = API) -> dict[str, Any]:
     """That something belongs to the job and goes with it. `api` is the job's: objects of a list do not say it."""
     identity = {"name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
     return {"apiVersion": api, "kind": "Job", **identity, "controller": True, "blockOwnerDeletion": False}
+
+
+def _most_failures(spec: JobSpec, preset: Preset) -> int:
+    """The failure at which Volcano gives up. In an elastic gang it counts each worker, and the first one's loss fails all."""
+    attempts = preset.cluster.attempts
+    return attempts * most_workers(spec, preset) if is_elastic(spec, preset) else attempts
 
 
 def _make_task(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -150,6 +151,22 @@ def containers(pod: Object) -> Sequence[Object]:
     """The states of its containers, ours first."""
     found: Sequence[Object] = pod.get("status", {}).get("containerStatuses") or ()
     return found
+
+
+def ended_state(pod: Object) -> Object:
+    """How its first container that has ended did so; {} for none."""
+    states = ((each.get("state") or {}).get("terminated") for each in containers(pod))
+    found: Object = next(filter(None, states), {})
+    return found
+
+
+def read_word(text: str) -> Object:
+    """What one of our programs has left as its last word; {} for what a program that is not ours has."""
+    try:
+        word = json.loads(text)
+    except ValueError:
+        return {}
+    return word if isinstance(word, Mapping) else {}
 
 
 def _conditions(item: Object | None, kind: str) -> list[Object]:

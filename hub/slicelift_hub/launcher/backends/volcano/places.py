@@ -42,10 +42,19 @@ class Trouble:
 
 
 def pod_trouble(picture: Picture) -> Trouble | None:
-    """The first that stands in the way of a pod: claims first, since they keep pods from getting a place."""
+    """The first that stands in the way of a pod: claims first, since they keep pods from getting a place.
+
+    A picture without a PodGroup is of no gang.
+    """
     for found in chain(_claims(picture), _containers(picture), _mounts(picture)):
         return found
     return None
+
+
+def is_stuck(pod: Object) -> bool:
+    """Placed, and none of its containers has come up."""
+    begun = any("waiting" not in (each.get("state") or {"waiting": {}}) for each in containers(pod))
+    return bool(pod.get("spec", {}).get("nodeName")) and not begun
 
 
 def _claims(picture: Picture) -> Iterator[Trouble]:
@@ -88,24 +97,20 @@ def _containers(picture: Picture) -> Iterator[Trouble]:
 def _image(pod: Object, container: Object, text: str, *, picture: Picture) -> str:
     image = container.get("image") or "(unnamed)"
     node = pod.get("spec", {}).get("nodeName", "?")
+    if picture.group is None:
+        return f"The image {image} cannot be had on node {node} ({text[:300]})."
     held = count(picture.placed, "pod")
     return f"The image {image} cannot be had on node {node} ({text[:300]}); the gang holds its place with {held} meanwhile."
 
 
 def _mounts(picture: Picture) -> Iterator[Trouble]:
     late = picture.now - picture.since > _PATIENCE_SECONDS
-    stuck = {str(pod["metadata"]["name"]): pod for pod in picture.pods if late and _is_stuck(pod)}
+    stuck = {str(pod["metadata"]["name"]): pod for pod in picture.pods if late and is_stuck(pod)}
     for event in picture.told("Pod"):
         pod = stuck.get(str(event.get("involvedObject", {}).get("name")))
         if pod is not None and event.get("reason") in _MOUNTS:
             text = str(event.get("message", ""))[:300]
             yield Trouble(reason="mount", message=f"A volume of {_where(pod)} cannot be mounted: {text}")
-
-
-def _is_stuck(pod: Object) -> bool:
-    """Placed, and none of its containers has come up."""
-    begun = any("waiting" not in (each.get("state") or {"waiting": {}}) for each in containers(pod))
-    return bool(pod.get("spec", {}).get("nodeName")) and not begun
 
 
 def _where(pod: Object) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from slicelift.backends.base import Attempt
-from slicelift.errors import Conflict
+from slicelift.errors import Conflict, Refused
 from slicelift.models import DataRef, JobSpec, JobStatus, Status
 from slicelift_profiles.presets import Preset
 
@@ -18,6 +18,7 @@ from slicelift_hub.launcher.backends.volcano.client import Client
 from slicelift_hub.launcher.backends.volcano.data import DATA_LABEL, data_key, data_sets
 from slicelift_hub.launcher.backends.volcano.names import MANAGED_BY, OURS, namespace_of
 from slicelift_hub.launcher.backends.volcano.picture import Object, created
+from slicelift_hub.launcher.backends.volcano.places import is_stuck
 from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.warmup import (
     WarmUp,
@@ -38,6 +39,16 @@ _OURS = f"{MANAGED_BY}={OURS},{DATA_LABEL}"
 _LOOK_SECONDS = 0.8
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """The warm-ups of a namespace, the oldest first, with their pods and the warnings about these; `made`: monotonic."""
+
+    made: float
+    jobs: Sequence[Object]
+    pods: Sequence[Object]
+    events: Sequence[Object]
+
+
 class Preparing:
     """Starts warm-ups and follows them. What it remembers saves calls: it may be killed at any moment.
 
@@ -50,7 +61,7 @@ class Preparing:
         # of two jobs that need the same, the second must see what the first has started
         self._turn = threading.Lock()
         self._lock = threading.Lock()
-        self._looks: dict[str, tuple[float, list[Object], list[Object]]] = {}
+        self._looks: dict[str, _Look] = {}
         # names of the Jobs whose Secret is known to be there
         self._complete: set[str] = set()
         # (attempt, md5) of what was done: Jobs that have ended are there for two minutes, and another data set may take hours
@@ -83,8 +94,7 @@ class Preparing:
         jobs, _ = self._client.list(paths.plain_jobs(namespace), labelSelector=_OURS)
         for job in jobs:
             if asker(job) == attempt.attempt_id and not is_over(job):
-                metadata = job["metadata"]
-                self._client.delete(paths.plain_jobs(namespace, metadata["name"]), uid=metadata["uid"])
+                self._end(job)
         self._done -= {(attempt.attempt_id, ref.md5) for ref in spec.data}
         self._forget(namespace)
 
@@ -112,10 +122,14 @@ class Preparing:
 
     def _find(self, namespace: str, ref: DataRef, attempt: Attempt) -> WarmUp | None:
         """The warm-up that counts for this attempt; None when one has to be started. Raises the error of its own."""
-        jobs, pods = self._look(namespace)
+        look = self._look(namespace)
         key = data_key(attempt.owner, ref)
-        mine = [job for job in jobs if (job["metadata"].get("labels") or {}).get(DATA_LABEL) == key]
-        read = [read_warm_up(job, pods, now=time.time()) for job in mine if not is_leaving(job)]
+        mine = [job for job in look.jobs if (job["metadata"].get("labels") or {}).get(DATA_LABEL) == key]
+        read = [
+            read_warm_up(job, look.pods, events=look.events, now=time.time())
+            for job in mine
+            if not is_leaving(job)
+        ]
         own = [each for each in read if asker(each.job) == attempt.attempt_id]
         for each in own:
             if each.error is not None:
@@ -127,25 +141,43 @@ class Preparing:
         return next(iter([*done, *under_way]), None)
 
     def _give(self, job: Object, ref: DataRef, spec: JobSpec, attempt: Attempt) -> None:
-        """What the pod of a warm-up waits for and reads. A launcher that was killed may have made the Job alone."""
-        name = str(job["metadata"]["name"])
-        if name not in self._complete:
-            with suppress(Conflict):
-                secret = make_warm_up_secret(job, ref, spec, attempt)
-                self._client.create(paths.secrets(secret["metadata"]["namespace"]), secret)
-            self._complete.add(name)
+        """What the pod of a warm-up waits for and reads. A launcher that was killed may have made the Job alone.
 
-    def _look(self, namespace: str) -> tuple[list[Object], list[Object]]:
-        """(warm-ups, the oldest first; their pods), at most a second old."""
+        Without it the pod would wait for ever, and all who need the same with it: a Job that cannot have it is ended.
+        """
+        name = str(job["metadata"]["name"])
+        if name in self._complete:
+            return
+        secret = make_warm_up_secret(job, ref, spec, attempt)
+        try:
+            self._client.create(paths.secrets(secret["metadata"]["namespace"]), secret)
+        except Conflict:
+            pass
+        except Refused:
+            self._end(job)
+            raise
+        self._complete.add(name)
+
+    def _end(self, job: Object) -> None:
+        name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+        self._client.delete(paths.plain_jobs(namespace, name), uid=job["metadata"]["uid"])
+        self._forget(namespace)
+
+    def _look(self, namespace: str) -> _Look:
+        """What there is, at most a second old."""
         with self._lock:
-            made, jobs, pods = self._looks.get(namespace, (0.0, [], []))
-            if time.monotonic() - made < _LOOK_SECONDS:
-                return jobs, pods
+            known = self._looks.get(namespace)
+            if known is not None and time.monotonic() - known.made < _LOOK_SECONDS:
+                return known
             found, _ = self._client.list(paths.plain_jobs(namespace), labelSelector=_OURS)
+            pods = self._client.list(paths.pods(namespace), labelSelector=_OURS)[0] if found else []
+            about = "involvedObject.kind=Pod,type=Warning"
+            stuck = any(map(is_stuck, pods))
+            events = self._client.list(paths.events(namespace), fieldSelector=about)[0] if stuck else []
             jobs = sorted(found, key=created)
-            pods = list(self._client.list(paths.pods(namespace), labelSelector=_OURS)[0]) if jobs else []
-            self._looks[namespace] = (time.monotonic(), jobs, pods)
-            return jobs, pods
+            made = _Look(made=time.monotonic(), jobs=jobs, pods=pods, events=events)
+            self._looks[namespace] = made
+            return made
 
     def _forget(self, namespace: str) -> None:
         with self._lock:

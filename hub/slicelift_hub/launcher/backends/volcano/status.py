@@ -5,7 +5,6 @@ A gang is WAITING until every worker that it needs has a node, then STARTING; th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,13 @@ from slicelift_hub.counting import held_by_node, is_device, is_ready, plus
 from slicelift_hub.launcher.backends.volcano.amounts import phrase
 from slicelift_hub.launcher.backends.volcano.manifest import first_pod
 from slicelift_hub.launcher.backends.volcano.names import MOST_NOTE
-from slicelift_hub.launcher.backends.volcano.picture import Object, Picture, containers, event_time
+from slicelift_hub.launcher.backends.volcano.picture import (
+    Object,
+    Picture,
+    ended_state,
+    event_time,
+    read_word,
+)
 from slicelift_hub.launcher.backends.volcano.places import pod_trouble
 from slicelift_hub.launcher.backends.volcano.waiting import explain, is_refusal, read_refusal
 
@@ -63,12 +68,19 @@ def restarts(job: Object) -> int:
 
     In an elastic gang single workers are replaced, and the gang goes on.
     """
+    return 0 if _is_elastic(job) else max(0, min(_counted(job), int(job["spec"]["maxRetry"]) - 1))
+
+
+def _is_elastic(job: Object) -> bool:
+    """Whether single workers are replaced."""
     spec = job["spec"]
     replaced = any(policy.get("action") == "RestartPod" for policy in spec.get("policies") or ())
-    if replaced or int(spec["minAvailable"]) < sum(int(task["replicas"]) for task in spec["tasks"]):
-        return 0
-    counted = int(job.get("status", {}).get("retryCount") or 0)
-    return max(0, min(counted, int(spec["maxRetry"]) - 1))
+    return replaced or int(spec["minAvailable"]) < sum(int(task["replicas"]) for task in spec["tasks"])
+
+
+def _counted(job: Object) -> int:
+    """What Volcano has counted against `maxRetry`."""
+    return int(job.get("status", {}).get("retryCount") or 0)
 
 
 def lost_pods(picture: Picture) -> list[tuple[Object, Object | None]]:
@@ -109,8 +121,7 @@ def _leaving(picture: Picture, phase: str) -> JobStatus:
 
     The failure at which Volcano gives up also leads through Restarting, and begins nothing.
     """
-    counted = int(picture.job.get("status", {}).get("retryCount") or 0)
-    again = phase == "Restarting" and 0 < restarts(picture.job) == counted
+    again = phase == "Restarting" and 0 < restarts(picture.job) == _counted(picture.job)
     status = Status.WAITING if again else Status.STARTING
     lost = _lost_words(picture)
     if lost:
@@ -158,7 +169,7 @@ def _fewer(picture: Picture, phase: str, here: set[str]) -> JobStatus:
 
 def _ended(picture: Picture, phase: str) -> JobStatus:
     if phase == "Completed":
-        return _make(picture, Status.FINISHED, phase=phase, exit_code=0)
+        return _finished(picture, phase)
     if phase == "Aborted":
         return _make(
             picture, Status.KILLED, phase=phase, reason="aborted", message="It was aborted in the cluster."
@@ -172,8 +183,12 @@ def _ended(picture: Picture, phase: str) -> JobStatus:
         return _make(
             picture, Status.FAILED, phase=phase, reason="user-error", message=message, exit_code=HOPELESS
         )
-    times = int(picture.job["spec"]["maxRetry"])
-    tail = f" and was started {times} times in all" if times > 1 and phase == "Failed" else ""
+    most = int(picture.job["spec"]["maxRetry"])
+    tail = ""
+    if phase == "Failed" and most > 1:
+        tail = f" and was started {most} times in all"
+        if _is_elastic(picture.job):
+            tail = f", and {most} lost workers are the most that the gang may have"
     found = _make(
         picture,
         Status.FAILED,
@@ -186,6 +201,20 @@ def _ended(picture: Picture, phase: str) -> JobStatus:
     return (
         replace(found, failure=Failure(message=f"{told}.", exit_code=worst.code)) if worst.killed else found
     )
+
+
+def _finished(picture: Picture, phase: str) -> JobStatus:
+    """With the pods whose agents gave up on a launcher that was away: what they had not sent is gone with them."""
+    silent = [
+        str(pod["metadata"]["name"])
+        for pod in picture.pods
+        if read_word(str(ended_state(pod).get("message") or "")).get("delivered") is False
+    ]
+    if not silent:
+        return _make(picture, Status.FINISHED, phase=phase, exit_code=0)
+    names = ", ".join(silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
+    message = f"The launcher was away for too long after the end: what {names} had not sent is lost, models and outputs too."
+    return _make(picture, Status.FINISHED, phase=phase, reason="undelivered", message=message, exit_code=0)
 
 
 def _never_ran(picture: Picture, phase: str) -> JobStatus:
@@ -204,8 +233,7 @@ def _failed(picture: Picture) -> Iterator[_Failed]:
     for pod in picture.pods:
         status = pod.get("status", {})
         if status.get("phase") == "Failed":
-            states = ((each.get("state") or {}).get("terminated") for each in containers(pod))
-            ended: Object = next(filter(None, states), {})
+            ended = ended_state(pod)
             killed = bool({str(status.get("reason")), str(ended.get("reason"))} & _KUBELETS)
             row = _Failed(
                 pod=str(pod["metadata"]["name"]),
@@ -220,12 +248,9 @@ def _failed(picture: Picture) -> Iterator[_Failed]:
 def _words(pod: Object, ended: Object) -> str:
     """What the kubelet says of an end, and what our agent has left as its last word."""
     told = str(ended.get("message") or "")
-    try:
-        word = json.loads(told)
+    word = read_word(told)
+    if word:
         told = str(word.get("message") or word.get("reason") or "")
-    except (ValueError, AttributeError):
-        # of a program that is not ours
-        pass
     words = [str(pod.get("reason") or ""), str(ended.get("reason") or ""), told]
     kept = ": ".join(word.strip()[:300] for word in words if word.strip() and word != "Error")
     return f" ({kept})" if kept else ""

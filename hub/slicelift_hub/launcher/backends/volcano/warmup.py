@@ -5,7 +5,6 @@ A plain Job of Kubernetes on CPUs, outside of Volcano's queues: it asks for noth
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from slicelift.errors import SliceliftError
 from slicelift.models import DataRef, JobSpec, size_text, to_dict
 from slicelift.runtime.verdict import HOPELESS
 from slicelift_profiles.presets import Preset
+from slicelift_profiles.slices import without_gpu
 
 from slicelift_hub.launcher.backends.volcano.data import (
     DATA,
@@ -35,7 +35,15 @@ from slicelift_hub.launcher.backends.volcano.names import (
     note,
     owner_hash,
 )
-from slicelift_hub.launcher.backends.volcano.picture import Object, created, moment
+from slicelift_hub.launcher.backends.volcano.picture import (
+    Object,
+    Picture,
+    created,
+    ended_state,
+    moment,
+    read_word,
+)
+from slicelift_hub.launcher.backends.volcano.places import pod_trouble
 from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.turn import duration
 from slicelift_hub.launcher.backends.volcano.worker import (
@@ -97,6 +105,7 @@ def make_warm_up(
         },
         "spec": {
             "backoffLimit": _TRIES - 1,
+            "activeDeadlineSeconds": round(site.data_hours * 3600),
             "ttlSecondsAfterFinished": _KEEP_SECONDS,
             "podFailurePolicy": {"rules": rules},
             "template": pod,
@@ -116,16 +125,18 @@ def make_warm_up_secret(job: Object, ref: DataRef, spec: JobSpec, attempt: Attem
     return make_secret_of(job, "warmup.json", request, labels=_labels(ref, attempt), api=_API)
 
 
-def read_warm_up(job: Object, pods: Iterable[Object], *, now: float) -> WarmUp:
-    """How far it is, by the Job and its pods, all as the API server gives them."""
+def read_warm_up(job: Object, pods: Iterable[Object], *, events: Sequence[Object] = (), now: float) -> WarmUp:
+    """How far it is, by the Job, its pods and their events, all as the API server gives them."""
     data = _note(job, "data")
     if _conditions(job) & _DONE:
         return WarmUp(job=job, done=True)
     mine = sorted((pod for pod in pods if _is_of(pod, job)), key=created)
     if _conditions(job) & _FAILED:
         return WarmUp(job=job, error=_make_error(data, job["status"], mine))
-    trouble = _trouble(data, mine)
-    return WarmUp(job=job, message=trouble or _progress(data, job, now=now))
+    # the newest pod, as a gang of one
+    gang = {**job, "spec": {"minAvailable": 1}}
+    picture = Picture(now=now, job=gang, pods=mine[-1:], events=events)
+    return WarmUp(job=job, message=_trouble(data, picture) or _progress(data, job, now=now))
 
 
 def asker(job: Object) -> str:
@@ -192,14 +203,14 @@ def _make_pod(name: str, spec: JobSpec, attempt: Attempt, *, preset: Preset, sit
 def _make_container(spec: JobSpec, attempt: Attempt, *, preset: Preset, site: Site) -> dict[str, Any]:
     own = bool(site.data_image)
     python = "python3" if own else interpreter(spec, preset.cluster)
-    places = {"PYTHONPATH": ZIP, "HOME": SCRATCH, "TMPDIR": SCRATCH}
+    variables = {"PYTHONPATH": ZIP, "HOME": SCRATCH, "TMPDIR": SCRATCH, **without_gpu(_NEEDS)}
     return {
         "name": CONTAINER,
         "image": check_image(site.data_image) if own else job_image(spec, preset.cluster, site),
         "imagePullPolicy": "IfNotPresent",
         "command": [literal(python), "-P", "-m", "slicelift.runtime.warming"],
         "workingDir": SCRATCH,
-        "env": [{"name": name, "value": value} for name, value in places.items()],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
         "resources": {"requests": dict(_NEEDS), "limits": {"cpu": "2", "memory": site.data_memory}},
         "securityContext": container_security((), site),
         "volumeMounts": [
@@ -219,14 +230,16 @@ def _is_of(pod: Object, job: Object) -> bool:
 
 def _make_error(data: str, status: Object, pods: Sequence[Object]) -> SliceliftError:
     """What the last pod that ended left as its word, else what Kubernetes says of the Job."""
+    reasons = {str(each.get("reason", "")) for each in status.get("conditions") or ()}
+    if "DeadlineExceeded" in reasons:
+        return _out_of_time(data)
     for pod in reversed(pods):
-        ended = _ended(pod)
-        try:
-            word = json.loads(str(ended.get("message", "")))
-            return SliceliftError(str(word["code"]), str(word["message"]), str(word["hint"]))
-        except (ValueError, KeyError, TypeError):
-            if ended.get("reason") == "OOMKilled":
-                return _out_of_memory(data)
+        ended = ended_state(pod)
+        word = read_word(str(ended.get("message", "")))
+        if {"code", "message", "hint"} <= word.keys():
+            return SliceliftError(*(str(word[name]) for name in ("code", "message", "hint")))
+        if ended.get("reason") == "OOMKilled":
+            return _out_of_memory(data)
     said = [str(each.get("message", "")) for each in status.get("conditions") or ()]
     why = next(filter(None, said), "no pod of it has left a word")[:_TEXT].rstrip(".")
     hint = "`slicelift retry` tries again; kubectl shows its pods by the label slicelift.io/data."
@@ -238,26 +251,19 @@ def _out_of_memory(data: str) -> SliceliftError:
     return SliceliftError("data-fetch-failed", message, "Ask an admin to raise c.Volcano.data_memory.")
 
 
-def _ended(pod: Object) -> Object:
-    states = ((each.get("state") or {}).get("terminated") for each in _containers(pod))
-    found: Object = next(filter(None, states), {})
-    return found
+def _out_of_time(data: str) -> SliceliftError:
+    message = f"Fetching the data {data} took longer than it may, and was ended."
+    hint = "`slicelift retry` goes on with what is there; an admin can raise c.Volcano.data_hours."
+    return SliceliftError("data-too-slow", message, hint)
 
 
-def _trouble(data: str, pods: Sequence[Object]) -> str:
-    """What keeps the newest pod from running, "" for nothing."""
-    if not pods:
-        return ""
-    pod = pods[-1]
-    for each in _containers(pod):
-        waiting = (each.get("state") or {}).get("waiting") or {}
-        reason, text = str(waiting.get("reason", "")), str(waiting.get("message", ""))[:_TEXT]
-        if reason not in ("", "ContainerCreating", "PodInitializing"):
-            return f"The pod that fetches the data {data} cannot start: {reason}: {text}"
-    for each in (pod.get("status") or {}).get("conditions") or ():
-        if each.get("type") == "PodScheduled" and each.get("status") == "False":
-            text = str(each.get("message", ""))[:_TEXT]
-            return f"The pod that fetches the data {data} has no place: {text}"
+def _trouble(data: str, picture: Picture) -> str:
+    """What keeps its pod from running, "" for nothing."""
+    trouble = pod_trouble(picture)
+    if trouble is not None:
+        return f"The data {data} cannot be fetched yet: {trouble.message}"
+    for text in picture.scheduler_says():
+        return f"The pod that fetches the data {data} has no place: {text[:_TEXT]}"
     return ""
 
 
@@ -266,8 +272,3 @@ def _progress(data: str, job: Object, *, now: float) -> str:
     seconds = now - since
     message = f"Fetching the data {data} into the shared cache"
     return f"{message}, for {duration(seconds)} so far" if seconds >= 60 else message
-
-
-def _containers(pod: Object) -> Sequence[Object]:
-    found: Sequence[Object] = (pod.get("status") or {}).get("containerStatuses") or ()
-    return found

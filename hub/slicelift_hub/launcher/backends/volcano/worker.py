@@ -6,7 +6,7 @@ Container 0 is ours, since Volcano reads exit codes there; what starts in it is 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slicelift.errors import Refused
@@ -105,7 +105,7 @@ def _make_container(spec: JobSpec, *, owner: str, preset: Preset, site: Site) ->
         "imagePullPolicy": "IfNotPresent",
         "command": _make_command(spec, settings),
         "workingDir": ATTEMPT,
-        "env": _make_environment(spec, preset, site=site),
+        "env": _make_environment(spec, preset, site=site, resources=amounts),
         "resources": {"requests": dict(amounts), "limits": dict(amounts)},
         "securityContext": container_security(settings.capabilities, site),
         "volumeMounts": _make_mounts(spec, owner, site),
@@ -122,9 +122,12 @@ def _make_command(spec: JobSpec, settings: ClusterSettings) -> list[str]:
     return [literal(word) for word in (*words, last.removesuffix(REST) + shlex.join(rest))]
 
 
-def _make_environment(spec: JobSpec, preset: Preset, *, site: Site) -> list[dict[str, Any]]:
+def _make_environment(
+    spec: JobSpec, preset: Preset, *, site: Site, resources: Iterable[str]
+) -> list[dict[str, Any]]:
     settings = preset.cluster
     plain = {
+        **slices.without_gpu(resources),
         "GLOO_SOCKET_IFNAME": site.interface,
         "NCCL_SOCKET_IFNAME": site.interface,
         **settings.environment,
