@@ -28,10 +28,10 @@ from typing import Any
 import slicelift
 from slicelift.backends.base import GONE, Attempt, Manifest, Proof, ranks_per_worker
 from slicelift.models import JobSpec, JobStatus, Status, to_dict
+from slicelift.runtime.verdict import HOPELESS
 
 ATTEMPTS = 3
 GRACE_SECONDS = 20
-HOPELESS = 78
 # without it agents of two pods would end each other's ranks: both are of one attempt, and visible to both
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 MAIN = "from slicelift.runtime.pod import main\nraise SystemExit(main())\n"

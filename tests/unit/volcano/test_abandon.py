@@ -65,7 +65,7 @@ def test_a_warm_up_under_way_ends_and_one_that_is_over_can_be_looked_at(
         found = item(
             name, 1, status={"conditions": [{"type": each, "status": "True"} for each in conditions]}
         )
-        found["metadata"]["annotations"] = {"slicelift.io/attempt": asker}
+        found["metadata"] |= {"namespace": "jobs", "annotations": {"slicelift.io/attempt": asker}}
         return found
 
     jobs = [warm_up("mine", NAME), warm_up("failed", NAME, "Failed"), warm_up("theirs", "r-b-1")]

@@ -104,7 +104,7 @@ def test_a_namespace_that_is_closed_to_the_launcher_keeps_no_other_untidy(
     words = {"kubeconfig": str(tmp_path / "kubeconfig"), "qps": 0.0}
     denied = (403, {"message": "forbidden"})
     for namespace in ("closed", "open"):
-        for path in (paths.jobs, paths.groups, paths.pods, paths.config_maps):
+        for path in (paths.jobs, paths.plain_jobs, paths.groups, paths.pods, paths.config_maps):
             answer = (200, {"items": [], "metadata": {"resourceVersion": "5"}})
             server.say("GET", path(namespace), denied if namespace == "closed" else answer)
         server.say("GET", paths.jobs(namespace, "j"), denied)
