@@ -18,6 +18,7 @@ import httpx
 import pytest
 from slicelift.launcher_client import read_state
 from slicelift.models import Status
+from slicelift_hub import system_users
 
 SLICELIFT = [sys.executable, "-m", "slicelift"]
 
@@ -99,6 +100,7 @@ def desk(tmp_path: Path, tools: Any) -> Iterator[Desk]:
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left
+    assert system_users.remove_all(made.home) == []
 
 
 def test_one_start_lets_in_who_started_it_and_ctrl_c_leaves_nothing(desk: Desk, tools: Any) -> None:
