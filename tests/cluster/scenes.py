@@ -81,10 +81,16 @@ class Scene:
         view = self.agree(run)
         story = self.look(run)
         assert view.status is Status.FINISHED, sentence(view)
-        assert set(range(STEPS)) ^ set(story.exported) == set(), (sentence(view), story)
+        missing = set(range(STEPS)) ^ set(story.exported)
+        assert not missing, (sentence(view), missing, [self._told(run, n + 1) for n in range(view.attempt)])
         # what was logged after the last checkpoint of an attempt is done again by the next one
         assert len(story.exported) <= STEPS + again * (view.attempt - 1)
         return view
+
+    def _told(self, run: str, attempt: int) -> str:
+        """What the agent of the first worker wrote."""
+        text, _ = self.launcher.client.logs(run, rank="agent", attempt=attempt)
+        return text.decode()
 
     def jobs(self, run: str) -> list[str]:
         """The Volcano Jobs of a run."""

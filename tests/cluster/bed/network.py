@@ -8,6 +8,7 @@ import subprocess
 from bed.layout import Layout
 
 BRIDGE, UPLINK = "cni0", "uplink"
+BRIDGE_ADDRESS = "02:00:00:00:00:01"
 LAST_CHOICE = "9999"
 
 
@@ -24,7 +25,8 @@ def connect(layout: Layout, node: int) -> None:
     # a service is translated before it is routed; one that nobody answers would go round between here and there
     _do(*inside, "ip", "route", "add", "unreachable", str(layout.services))
     # CoreDNS listens at the bridge's address, before a pod makes the plugin want the bridge
-    _do(*inside, "ip", "link", "add", BRIDGE, "type", "bridge")
+    # with an address of its own: else it takes one of its ports', and when that pod ends, others look for it in vain
+    _do(*inside, "ip", "link", "add", BRIDGE, "address", BRIDGE_ADDRESS, "type", "bridge")
     _do(*inside, "ip", "address", "add", f"{layout.gateway}/24", "dev", BRIDGE)
     _do(*inside, "ip", "link", "set", BRIDGE, "up")
     _do(*inside, "sysctl", "-qw", "net.ipv4.ip_forward=1")
