@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.places import PlainLab
+from tests.browser.places import PlainLab, wait_for
 from tests.browser.projects import TRAINS, WAITS, write_notebook
 from tests.browser.windows import Lab
 
@@ -41,6 +41,10 @@ FOCUS_IN_SIGHT = """() => {
     const {outlineStyle, outlineWidth, boxShadow} = getComputedStyle(document.activeElement);
     return (outlineStyle !== 'none' && outlineWidth !== '0px') || boxShadow !== 'none';
 }"""
+
+# what stands in the middle of the page, as the server has it for the next time
+SAVED_LAYOUT = """() => fetch('/a%40b/lab/api/workspaces/default').then(answer => answer.json())
+    .then(({data}) => JSON.stringify(data['layout-restorer:data'].main))"""
 
 # every text a person sees or hears, but for what a notebook, a log or a person's own names say
 TEXTS = """view => {
@@ -146,11 +150,7 @@ def test_jobs_that_come_from_elsewhere(lab: Lab, plain: PlainLab) -> None:
     card = lab.page.locator(f".sl-tab .sl-card[data-run='{told['run_id']}']")
     lab.wait_points(card, 2, seconds=60)
     lab.picture("jobs-tab")
-    # the tab's own entry comes before the layout that has it
-    lab.page.wait_for_function(
-        "() => fetch('/a%40b/lab/api/workspaces/default').then(answer => answer.json())"
-        ".then(({data}) => JSON.stringify(data['layout-restorer:data'].main).includes('slicelift-runs'))"
-    )
+    wait_for(lambda: "slicelift-runs" in lab.page.evaluate(SAVED_LAYOUT), 30, "the layout to be saved")
     lab.page.goto(f"{lab.base}/lab")
     lab.wait_status(card, "RUNNING")
     flag.touch()
