@@ -337,7 +337,7 @@ def test_a_model_is_listed_once_all_its_files_are_there(launcher: Any, tools: An
 
 
 def test_logs_grow_by_offset_and_are_read_in_pieces(launcher: Any) -> None:
-    view = launcher.running()
+    view = launcher.running(workers=2)
     agent = launcher.agent(view)
 
     def append(offset: int, data: bytes, rank: str = "1") -> Any:
