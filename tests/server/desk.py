@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slicelift.backends.base import Attempt, Manifest, Proof
+from slicelift.backends.base import Attempt, Proof
 from slicelift.errors import SliceliftError, Unavailable
 from slicelift.models import JobSpec, JobStatus, Status
 from slicelift_hub.launcher.dispatch import Dispatch, Pace
@@ -17,15 +17,15 @@ from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.services import make_attempt
 from slicelift_hub.leases import make_inventory
 
+from tests.server.steered import Quiet
+
 PACE = Pace(poll=0.01, retry=0.01, unknown=0.4, drain=0.0)
 
 
 @dataclass
-class Backend:
+class Backend(Quiet):
     """Runs nothing; `said` is what `status` answers, `frees` what `discard` does."""
 
-    name: str = "steered"
-    leased: bool = True
     said: JobStatus = field(default_factory=lambda: JobStatus(status=Status.RUNNING))
     frees: bool = True
     looks: int = 0
@@ -43,18 +43,6 @@ class Backend:
     left: tuple[str, ...] = ()
     # handles of which it may not say or do anything
     closed: set[str] = field(default_factory=set)
-
-    def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
-        return {}
-
-    def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
-        return []
-
-    def listen(self, changed: Callable[[str], None]) -> None:
-        """There is never news."""
-
-    def capacity(self) -> Mapping[str, Any] | None:
-        return None
 
     def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
         self._answer()

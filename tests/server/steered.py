@@ -20,15 +20,11 @@ from slicelift.errors import Refused, SliceliftError, Unavailable
 from slicelift.models import JobSpec, JobStatus, Status, from_dict, to_dict
 
 
-class Steered:
-    """See the module."""
+class Quiet:
+    """What steered backends have nothing to say about."""
 
     name = "steered"
     leased = True
-
-    def __init__(self, home: Path) -> None:
-        self.folder = home / "steered"
-        self.folder.mkdir(exist_ok=True)
 
     def render(self, spec: JobSpec, attempt: Attempt) -> Manifest:
         return {"kind": "Steered", "name": spec.name, "workers": spec.workers}
@@ -41,6 +37,14 @@ class Steered:
 
     def capacity(self) -> Mapping[str, Any] | None:
         return None
+
+
+class Steered(Quiet):
+    """See the module."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / "steered"
+        self.folder.mkdir(exist_ok=True)
 
     def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
         return None
