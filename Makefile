@@ -1,7 +1,7 @@
 # The one list of commands; CI calls the same names.
 #   make up      everything on this machine: JupyterHub, launcher, MLflow, the demo project (Ctrl-C stops it)
 #   make test    every tier of tests that can run here; what cannot is named with its reason
-#   make drills  the long tests of faults on the cluster
+#   make drills  all faults on the cluster, also those too long for make test
 #   make check   format, lint, types, import rules, spelling, house rules of the docs
 #   make cluster a real Kubernetes with Volcano on this machine (root); make cluster-down takes it away
 #   make bench   the figures of docs/benchmarks.md

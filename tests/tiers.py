@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+BED = ROOT / "tests" / "cluster" / "bed"
 AGAIN = 3
 
 
@@ -62,16 +63,28 @@ def _no_chromium() -> str:
 
 
 def _no_cluster() -> str:
-    if os.environ.get("SLICELIFT_CLUSTER") == "external":
-        return "" if os.environ.get("KUBECONFIG") else "SLICELIFT_CLUSTER=external needs KUBECONFIG"
-    sys.path.append(str(ROOT / "tests" / "cluster"))
-    from bed import builds, cluster  # needs what the environment has installed
+    return _no_place_for_a_cluster() or (
+        "" if _is_built() else "its programs are not built yet (`make cluster`)"
+    )
 
-    if why := cluster.lacks():
-        return why
-    if _required("cluster") or builds.is_built():
-        return ""
-    return "its programs are not built yet (`make cluster` does it once, about 15 minutes)"
+
+def _no_place_for_a_cluster() -> str:
+    if _is_external():
+        return "" if os.environ.get("KUBECONFIG") else "SLICELIFT_CLUSTER=external needs KUBECONFIG"
+    sys.path.append(str(BED.parent))
+    from bed import cluster  # needs what the environment has installed
+
+    return cluster.lacks()
+
+
+def _is_built() -> bool:
+    from bed import builds
+
+    return _is_external() or builds.is_built()
+
+
+def _is_external() -> bool:
+    return os.environ.get("SLICELIFT_CLUSTER") == "external"
 
 
 _WITHOUT_ROOT = tuple(f"--ignore=tests/{folder}" for folder in ("browser", "jupyter", "cluster"))
@@ -135,7 +148,7 @@ TIERS = (
     Tier(
         name="cluster",
         what="a real Kubernetes and Volcano, pods on slices",
-        arguments=("tests/cluster", "-m", "not drill"),
+        arguments=("tests/cluster", "-m", "not drill or quick"),
         lacks=_no_cluster,
         alone=True,
     ),
@@ -160,11 +173,11 @@ def main(arguments: list[str]) -> int:
     chosen = [tier for tier in TIERS if (tier.name in names if names else not tier.on_demand)]
     if any(tier.name == "notebooks" for tier in chosen):
         subprocess.run([sys.executable, str(ROOT / "notebooks" / "prepare_demo.py")], cwd=ROOT, check=True)
-    if any(tier.name == "cluster" for tier in chosen) and _required("cluster") and not _no_cluster():
-        # minutes the first time, and no test's time should pay for it
-        subprocess.run(
-            [sys.executable, str(ROOT / "tests" / "cluster" / "bed"), "build"], cwd=ROOT, check=True
-        )
+    on_a_cluster = [tier for tier in chosen if tier.lacks is _no_cluster]
+    wanted = any(names or _required(tier.name) for tier in on_a_cluster)
+    if wanted and not _no_place_for_a_cluster() and not _is_built():
+        # a quarter of an hour the first time, and no test's time should pay for it
+        subprocess.run([sys.executable, str(BED), "build"], cwd=ROOT, check=True)
     results = _run_all(chosen, extra)
     unsteady = [name for tier in chosen for name in _run_again(tier, results)]
     print("\ntiers")

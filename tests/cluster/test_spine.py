@@ -24,7 +24,7 @@ from tests.browser.people import Person, choose, sign_in
 from tests.browser.windows import Lab, launch, window
 
 # two attempts of two pods import torch on half a core each, on a machine that may be busy
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.drill, pytest.mark.quick, pytest.mark.timeout(1200)]
 SLICE = "nvidia.com/mig-1g.10gb"
 STEPS = 40
 CELLS = (

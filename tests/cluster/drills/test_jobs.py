@@ -19,7 +19,7 @@ from slicelift.models import Status
 from slicelift.sentences import sentence
 
 # the first one may wait for the bed and the image
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.drill, pytest.mark.quick, pytest.mark.timeout(600)]
 
 
 def test_a_worker_is_killed(scene: Scene, api: Api, namespace: str) -> None:
