@@ -6,13 +6,11 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +20,7 @@ import nbformat
 import pytest
 
 from tests.demo import make_project
+from tests.waiting import free_port, wait_for
 
 SLICELIFT = [sys.executable, "-m", "slicelift"]
 
@@ -87,8 +86,9 @@ class Desk:
                 start_new_session=True,
             )
         wait_for(
+            "the launcher",
             lambda: (self.home / "launcher.json").exists() and self.slicelift("jobs", "--json").code == 0,
-            wait_seconds,
+            seconds=wait_seconds,
         )
 
     def stop(self, how: signal.Signals = signal.SIGINT, timeout: float = 60) -> int:
@@ -108,7 +108,7 @@ class Desk:
             with urllib.request.urlopen(f"{url}/api/v1/health", timeout=10) as answer:
                 return bool(json.load(answer)["tracker"]["status"] == "up")
 
-        wait_for(up, 120)
+        wait_for("MLflow", up, seconds=120)
 
     @property
     def launcher_pid(self) -> int:
@@ -125,7 +125,7 @@ class Desk:
                 return True
             return (self.home / "launcher.json").exists() and self.launcher_pid != killed
 
-        wait_for(settled, 60, lambda: "neither did `up` end nor a launcher follow")
+        wait_for("`up` to end or a launcher to follow", settled)
 
     def run(self, run_id: str) -> dict[str, Any]:
         """The run's view, as the launcher tells it."""
@@ -139,7 +139,7 @@ class Desk:
             seen.update(self.run(run_id))
             return seen["status"] in statuses
 
-        wait_for(there, seconds, lambda: f"run {run_id} stands at {seen.get('status')}: {seen}")
+        wait_for(f"{run_id} to be {' or '.join(statuses)}", there, seconds=seconds, why=lambda: seen)
         return seen
 
     def mlflow(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -174,22 +174,6 @@ class Desk:
 def rows(database: Path, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=20)) as connection:
         return connection.execute(query, values).fetchall()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(
-    there: Callable[[], Any], seconds: float, told: Callable[[], str] = lambda: "it did not come"
-) -> None:
-    """Poll until true; fails with what `told` says."""
-    end = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < end, told()
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,8 @@ import hashlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +21,8 @@ from slicelift.launcher_client import Client, read_state
 from slicelift.models import JobSpec, RunView, Snapshot, SnapshotFile
 from slicelift_hub import system_users
 from slicelift_hub.accounts import Accounts
+
+from tests.waiting import free_port, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct horse battery"
@@ -42,7 +42,9 @@ class Person:
         """Start the session through the API and wait until it answers; the process id of its server."""
         answer = self.api.post(f"users/{quote(self.name)}/server", json=options)
         assert answer.status_code in (201, 202), answer.text
-        wait_for(lambda: self.server().get("ready"), seconds, lambda: str(self.server()))
+        wait_for(
+            f"{self.name}'s session", lambda: self.server().get("ready"), seconds=seconds, why=self.server
+        )
         return self.pid()
 
     def server(self) -> dict[str, Any]:
@@ -68,7 +70,7 @@ class Person:
     def stop(self) -> None:
         """End the session and wait for it."""
         assert self.api.delete(f"users/{quote(self.name)}/server").status_code in (202, 204)
-        wait_for(lambda: not self.server(), 60, lambda: str(self.server()))
+        wait_for(f"{self.name}'s session to end", lambda: not self.server(), why=self.server)
 
 
 @dataclass
@@ -101,7 +103,7 @@ class Hub:
                 stderr=log,
                 start_new_session=True,
             )
-        wait_for(self.answers, seconds, self.log)
+        wait_for("the hub", self.answers, seconds=seconds, why=self.log)
         return self
 
     def answers(self) -> bool:
@@ -181,7 +183,7 @@ class Hub:
         if was_up:
             if read_state(self.home):
                 self.operator().shutdown()
-                wait_for(lambda: read_state(self.home) is None, 60)
+                wait_for("the launcher to end", lambda: read_state(self.home) is None)
             token = (self.home / "hub" / "operator.token").read_text()
             self.api(token).post("shutdown", json={"servers": True, "proxy": True})
             assert self.process is not None
@@ -189,9 +191,8 @@ class Hub:
         for client in self._clients:
             client.close()
         if was_up:
-            wait_for(
-                lambda: not self.processes(), 20, lambda: f"left behind: {self.processes()}\n{self.log()}"
-            )
+            left = self.processes
+            wait_for("all to end", lambda: not left(), seconds=20, why=lambda: f"{self.log()}\n{left()}")
         for pid, _ in self.processes():
             os.kill(pid, signal.SIGKILL)
 
@@ -270,19 +271,6 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 30, why: Callable[[], str] = str) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"waited {seconds} s in vain. {why()}"
-        time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="session")
 def make_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Hub]]:
     """Makes hubs over fresh homes with two users, not started yet; ends them all and sees that nothing is left.
@@ -339,8 +327,6 @@ class Tools:
     xsrf = staticmethod(xsrf)
     submit = staticmethod(submit)
     client = Client
-    wait_for = staticmethod(wait_for)
-    free_port = staticmethod(free_port)
     environments = staticmethod(environments)
     environment_of = staticmethod(environment_of)
     command_of = staticmethod(command_of)

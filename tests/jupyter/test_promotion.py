@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_for
+
 
 def test_a_check_tells_findings_cells_and_parameters(desk: Any) -> None:
     answer = desk.post("check", path=desk.path)
@@ -142,7 +144,7 @@ def test_a_page_that_goes_away_does_not_stop_it(desk: Any, tools: Any) -> None:
     body = {"path": desk.path, "promotion_id": identity}
     with desk.http() as http, http.stream("POST", "promote", json=body) as answer:
         assert answer.status_code == 200
-    tools.wait_for(lambda: desk.get(f"api/jobs/{identity}").status_code == 200)
+    wait_for("the job", lambda: desk.get(f"api/jobs/{identity}").status_code == 200)
 
 
 def test_the_bytes_are_those_of_the_moment_of_the_call(desk: Any, tools: Any) -> None:
@@ -208,7 +210,7 @@ def test_a_killed_worker_is_told_and_comes_back(
     for name in ("json.py", "slicelift.py", "httpx.py"):
         # what lies in the user's folder must not come before the library
         (desk.root / name).write_text("raise SystemExit('the wrong one')\n")
-    tools.wait_for(desk.workers)
+    wait_for("the worker", desk.workers)
     assert desk.post("check", path=desk.path).json()["ok"] is True
     [worker] = desk.workers()
     os.kill(worker, signal.SIGSTOP)
@@ -229,7 +231,7 @@ def test_a_killed_worker_is_told_and_comes_back(
     assert not (tmp_path / "none").exists()
     desk.process.kill()
     desk.process.wait()
-    tools.wait_for(lambda: not tools.command_of(second), seconds=5)
+    wait_for("the worker to end", lambda: not tools.command_of(second), seconds=5)
 
 
 def test_a_cold_launcher_is_started_and_the_plan_waits_for_it(
@@ -249,7 +251,7 @@ def test_a_cold_launcher_is_started_and_the_plan_waits_for_it(
     workers = desk.workers()
     assert len(workers) == 1
     desk.stop()
-    tools.wait_for(lambda: not tools.command_of(workers[0]), seconds=5)
+    wait_for("the worker to end", lambda: not tools.command_of(workers[0]), seconds=5)
     assert "Traceback" not in desk.log.read_text()
     # the launcher goes on without the server
     done = subprocess.run(

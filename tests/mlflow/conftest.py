@@ -8,7 +8,6 @@ import json
 import secrets
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,6 +32,8 @@ from slicelift_hub.launcher.mlflow_gate import GateHandler
 from slicelift_hub.launcher.mlflow_server import MlflowServer
 from slicelift_hub.launcher.passthrough import PassthroughHandler
 from slicelift_hub.launcher.services import Limits, call_in
+
+from tests.waiting import wait_for
 
 SECRET = "s" * 32
 MD5 = "0123456789abcdef0123456789abcdef.dir"
@@ -114,7 +115,7 @@ class House:
 
     def settle(self, seconds: float = 30) -> None:
         """Export rounds until one of them passes."""
-        wait_for(lambda: _passes(self.exporter), seconds)
+        wait_for("a round that passes", lambda: _passes(self.exporter), seconds=seconds)
 
 
 @dataclass
@@ -153,14 +154,6 @@ DATA = DataRef(
 
 def token_of(attempt_id: str) -> str:
     return f"a-{attempt_id}"
-
-
-def wait_for(there: Callable[[], Any], seconds: float = 30) -> None:
-    """Poll until true."""
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.05)
 
 
 def _passes(exporter: Exporter) -> bool:

@@ -8,12 +8,10 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,6 +24,8 @@ from slicelift.runtime import processes
 from slicelift_hub import isolation
 from slicelift_hub.homes import slug
 from slicelift_hub.system_users import SystemUser, remove_all, system_user
+
+from tests.waiting import free_port, wait_for
 
 SCOPE = "access:services!service=launcher"
 
@@ -55,17 +55,14 @@ class Machine:
     _clients: dict[str, Client] = field(default_factory=dict)
 
     def start(self) -> Machine:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         command = [sys.executable, "-m", "slicelift_hub.launcher", "--hub", "--home", str(self.home)]
-        command += ["--tracker", "none", "--port", str(port), "--slots", "8"]
+        command += ["--tracker", "none", "--port", str(free_port()), "--slots", "8"]
         told = {"JUPYTERHUB_API_URL": self.hub_url, "JUPYTERHUB_API_TOKEN": "the service's own"}
         told |= {"JUPYTERHUB_SERVICE_NAME": "launcher", "ADMINS_CLOUD_KEY": "key-of-the-admin"}
         with (self.home.parent / "launcher.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=os.environ | told, stdout=log, stderr=log)
         pid = self.process.pid
-        wait_for(lambda: (read_state(self.home) or {}).get("pid") == pid, self.log)
+        wait_for("the launcher", lambda: (read_state(self.home) or {}).get("pid") == pid, why=self.log)
         return self
 
     def kill(self) -> None:
@@ -85,7 +82,7 @@ class Machine:
             found = processes.look(pid)
             if found and processes.user_of(pid) in uids:
                 processes.send(found, signal.SIGKILL)
-        wait_for(lambda: not remove_all(self.home))
+        wait_for("the accounts to go", lambda: not remove_all(self.home))
         assert not _accounts_left(accounts)
 
     def user(self, name: str) -> SystemUser:
@@ -122,7 +119,7 @@ class Machine:
             assert view.status == status or not view.status.terminal, (view, self.words(view))
             return view.status == status
 
-        wait_for(reached, lambda: self.log() + self.words(client.job(run_id)), seconds)
+        wait_for(status, reached, seconds=seconds, why=lambda: self.log() + self.words(client.job(run_id)))
         return client.job(run_id)
 
     def words(self, view: RunView) -> str:
@@ -183,13 +180,6 @@ def make_snapshot(content: dict[str, bytes]) -> Snapshot:
     return Snapshot(id=sha(repr(sorted(content.items())).encode()), files=files, **words)
 
 
-def wait_for(condition: Callable[[], Any], why: Callable[[], str] = str, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"waited {seconds} s in vain. {why()}"
-        time.sleep(0.05)
-
-
 def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -236,5 +226,4 @@ def tools() -> Any:
 class Tools:
     """See `tools`."""
 
-    wait_for = staticmethod(wait_for)
     make_data = staticmethod(make_data)

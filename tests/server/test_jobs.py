@@ -12,6 +12,8 @@ from slicelift.errors import Conflict, NotFound, Refused, UserError
 from slicelift.models import DataRef, Failure, Status, to_dict
 from slicelift.sentences import remarks
 
+from tests.waiting import wait_for
+
 OUTSIDE = {"dvc_file": "x.dvc", "md5": "0" * 32, "size_bytes": 1, "nfiles": 1, "remote": "r"}
 
 
@@ -208,7 +210,7 @@ def test_the_end_is_told_after_the_last_points_came(launcher: Any) -> None:
     assert done.latest == {"loss": (3, 0.5)}
 
 
-def test_what_is_still_on_its_way_after_the_end_is_told_until_it_came(make_launcher: Any, tools: Any) -> None:
+def test_what_is_still_on_its_way_after_the_end_is_told_until_it_came(make_launcher: Any) -> None:
     launcher = make_launcher("--Launcher.poll_seconds=0.05", "--Launcher.drain_seconds=0.1").start()
     view = launcher.running()
     agent = launcher.agent(view)
@@ -216,7 +218,7 @@ def test_what_is_still_on_its_way_after_the_end_is_told_until_it_came(make_launc
     seen = launcher.until(view.run_id, Status.FINISHED)
     assert remarks(seen) == ["Still delivering logs and outputs"]
     assert agent.post("state", {"state": "ended", "message": ""}).status_code == 200
-    tools.wait_for(lambda: launcher.client.job(view.run_id).phase == "ended")
+    wait_for("the end", lambda: launcher.client.job(view.run_id).phase == "ended")
     assert remarks(launcher.client.job(view.run_id)) == []
 
 

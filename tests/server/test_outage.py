@@ -18,6 +18,8 @@ from slicelift.errors import SliceliftError, Unavailable
 from slicelift.models import Status, to_dict
 from slicelift_hub.database import open_database, reading, show_address, writing
 
+from tests.waiting import wait_for
+
 OUTAGE_SECONDS = float(os.environ.get("SLICELIFT_OUTAGE_SECONDS", "3"))
 QUICK = "--Launcher.poll_seconds=0.05"
 
@@ -138,14 +140,14 @@ def test_submits_during_an_outage_make_each_job_once(launcher: Any, server: Any,
     assert launcher.client.capacity()["slots"] == {"total": 4, "free": 4}
 
 
-def test_a_start_waits_for_a_server_that_comes_up_later(make_launcher: Any, server: Any, tools: Any) -> None:
+def test_a_start_waits_for_a_server_that_comes_up_later(make_launcher: Any, server: Any) -> None:
     address = server.make_database()
     server.stop()
     made = make_launcher(QUICK, database=lambda _: address)
     starter = threading.Thread(target=made.start)
     starter.start()
-    tools.wait_for((made.home / "test.log").exists)
-    tools.wait_for(lambda: "Waiting for it." in (made.home / "test.log").read_text())
+    wait_for("its log", (made.home / "test.log").exists)
+    wait_for("word that it waits", lambda: "Waiting for it." in (made.home / "test.log").read_text())
     server.start()
     starter.join()
     assert made.client.jobs() == []

@@ -12,6 +12,8 @@ import pytest
 from slicelift.errors import SliceliftError
 from slicelift.models import Status, to_dict
 
+from tests.waiting import wait_for
+
 
 @pytest.fixture
 def own(make_launcher: Any, database: Any) -> Any:
@@ -62,8 +64,8 @@ def test_killed_during_a_cancel_the_cancel_goes_on(own: Any) -> None:
     thread = threading.Thread(target=_quietly, args=(lambda: own.client.cancel(view.run_id),))
     thread.start()
     with own.http() as http:
-        _wait(lambda: http.get(f"/jobs/{view.run_id}").json()["status"] == "CANCELLING")
-        _wait(lambda: "process 4711" in http.get(f"/jobs/{view.run_id}").json()["message"])
+        wait_for("the cancel", lambda: http.get(f"/jobs/{view.run_id}").json()["status"] == "CANCELLING")
+        wait_for("its word", lambda: "process 4711" in http.get(f"/jobs/{view.run_id}").json()["message"])
     own.kill()
     thread.join()
     (own.home / "steered" / "immortal").unlink()
@@ -159,10 +161,3 @@ def _quietly(call: Any) -> None:
         call()
     except (SliceliftError, httpx.TransportError, AssertionError):
         return
-
-
-def _wait(condition: Any) -> None:
-    until = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)

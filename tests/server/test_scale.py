@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from slicelift.models import Status, to_dict
 
+from tests.waiting import wait_for
+
 JOBS = 1000
 WATCHERS = 100
 MOST_BYTES = 300 * 2**20
@@ -34,9 +36,8 @@ def busy(make_launcher: Any, postgres: Any, tools: Any) -> Iterator[tuple[Any, l
 
     with ThreadPoolExecutor(4) as pool:
         runs = [run_id for made in pool.map(submit, [JOBS // 4] * 4) for run_id in made]
-    tools.wait_for(
-        lambda: launcher.rows("select count(*) from runs where status = 'RUNNING'") == [(JOBS,)], seconds=120
-    )
+    count = "select count(*) from runs where status = 'RUNNING'"
+    wait_for("all to run", lambda: launcher.rows(count) == [(JOBS,)], seconds=120)
     yield launcher, runs
     launcher.client.shutdown(keep_jobs=True)
 

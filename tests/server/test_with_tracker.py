@@ -8,6 +8,8 @@ from typing import Any
 
 from slicelift.models import SnapshotFile, Status, to_dict
 
+from tests.waiting import wait_for
+
 WAIT_SECONDS = 90.0
 
 
@@ -25,7 +27,7 @@ def test_a_run_begun_while_mlflow_starts_is_there_exactly_once_in_the_end(
     body = _send_model(agent, tools)
     launcher.steer(f"{view.run_id}-1", Status.FINISHED, exit_code=0)
     launcher.until(view.run_id, Status.FINISHED)
-    tools.wait_for(lambda: launcher.client.job(view.run_id).tracked, seconds=WAIT_SECONDS)
+    wait_for("the run in MLflow", lambda: launcher.client.job(view.run_id).tracked, seconds=WAIT_SECONDS)
     done = launcher.client.job(view.run_id)
     assert [(model.name, model.version) for model in done.models] == [(body["name"], "1")]
     assert done.models[0].run_id == view.run_id
@@ -40,9 +42,9 @@ def test_a_run_begun_while_mlflow_starts_is_there_exactly_once_in_the_end(
     assert launcher.rows("select count(*) from batches where exported = 0") == [(0,)]
 
 
-def test_an_alias_moves_in_the_registry_and_is_written_down(launcher_with_tracker: Any, tools: Any) -> None:
+def test_an_alias_moves_in_the_registry_and_is_written_down(launcher_with_tracker: Any) -> None:
     launcher = launcher_with_tracker
-    tools.wait_for(launcher.client.models, seconds=WAIT_SECONDS)
+    wait_for("the model", launcher.client.models, seconds=WAIT_SECONDS)
     (model,) = launcher.client.models()
     moved = launcher.client.set_alias(model.name, "champion", model.version)
     assert moved.aliases == ("champion",)
@@ -54,19 +56,19 @@ def test_an_alias_moves_in_the_registry_and_is_written_down(launcher_with_tracke
     assert launcher.rows(query) == [("champion", None, "1")]
 
 
-def test_a_retry_opens_the_same_run_again(launcher_with_tracker: Any, tools: Any) -> None:
+def test_a_retry_opens_the_same_run_again(launcher_with_tracker: Any) -> None:
     launcher = launcher_with_tracker
     first = launcher.running(name="again")
     launcher.steer(f"{first.run_id}-1", Status.FAILED, exit_code=1)
     launcher.until(first.run_id, Status.FAILED)
-    tools.wait_for(lambda: launcher.client.job(first.run_id).tracked, seconds=WAIT_SECONDS)
+    wait_for("the run in MLflow", lambda: launcher.client.job(first.run_id).tracked, seconds=WAIT_SECONDS)
     before = launcher.client.job(first.run_id)
     launcher.client.retry(first.run_id)
     launcher.until(first.run_id, Status.RUNNING)
     assert not launcher.client.job(first.run_id).tracked
     launcher.steer(f"{first.run_id}-2", Status.FINISHED, exit_code=0)
     launcher.until(first.run_id, Status.FINISHED)
-    tools.wait_for(lambda: launcher.client.job(first.run_id).tracked, seconds=WAIT_SECONDS)
+    wait_for("the run in MLflow", lambda: launcher.client.job(first.run_id).tracked, seconds=WAIT_SECONDS)
     assert launcher.client.job(first.run_id).mlflow_run_id == before.mlflow_run_id
 
 
