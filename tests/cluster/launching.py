@@ -6,7 +6,6 @@ import base64
 import hashlib
 import secrets
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from bed.cluster import Cluster
 from bed.kit import Api
 from slicelift.launcher_client import Blob, Client, find, read_state
 from slicelift.models import JobSpec, RunView, Snapshot, SnapshotFile
+
+from tests.waiting import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -152,9 +153,7 @@ def serving(
 
     `ledger`: the address of a PostgreSQL in place of SQLite.
     """
-    with socket.socket() as probe:
-        probe.bind((bed.host_ip, 0))
-        port = probe.getsockname()[1]
+    port = free_port(bed.host_ip)
     home.mkdir(mode=0o700, exist_ok=True)
     file = home / "presets.yaml"
     file.write_text(presets, encoding="utf-8")
