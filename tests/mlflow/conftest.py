@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 import tornado.httpserver
 import tornado.netutil
 import tornado.web
-from slicelift.models import DataRef, JobSpec, JobStatus, Snapshot, Status, to_dict
+from slicelift.models import JobStatus, Status, to_dict
 from slicelift.runtime.mlflow_loopback import Loopback
 from slicelift.tracking import Mlflow
 from slicelift.tracking_account import NO_ACCOUNT, Account, make_account
@@ -33,10 +33,10 @@ from slicelift_hub.launcher.mlflow_server import MlflowServer
 from slicelift_hub.launcher.passthrough import PassthroughHandler
 from slicelift_hub.launcher.services import Limits, call_in
 
+from tests.mlflow.origin import SNAPSHOT, SPEC
 from tests.waiting import wait_for
 
 SECRET = "s" * 32
-MD5 = "0123456789abcdef0123456789abcdef.dir"
 
 
 @dataclass
@@ -77,15 +77,8 @@ class House:
         """A run in the ledger, RUNNING; as `TrackedRun`."""
         number = next(self.numbers)
         name = f"train {number}"
-        spec = JobSpec(
-            name=name,
-            snapshot_id="5" * 64,
-            notebook="nb/训练.ipynb",
-            script=".slicelift/promoted.py",
-            cwd="nb",
-            python="python3",
-            **{"parameters": {"lr": 0.1}, "experiment": f"exp {secrets.token_hex(4)}", **fields},
-        )
+        words = {"parameters": {"lr": 0.1}, "experiment": f"exp {secrets.token_hex(4)}", **fields}
+        spec = replace(SPEC, name=name, **words)
         promotion = f"p-{secrets.token_hex(10)}"
         run_id, _ = self.ledger.submit(
             "ann", promotion, spec=spec, snapshot=to_dict(SNAPSHOT), token_of=token_of
@@ -126,30 +119,6 @@ class Job:
     loopback: Loopback
     pump: Callable[[], None]
     folder: Path
-
-
-SNAPSHOT = Snapshot(
-    id="5" * 64,
-    tree="7" * 40,
-    commit="c" * 40,
-    base_commit="b" * 40,
-    branch="main",
-    dirty=True,
-    notebook="nb/训练.ipynb",
-    cwd="nb",
-    script=".slicelift/promoted.py",
-    script_sha256="1" * 64,
-    lock_sha256="2" * 64,
-)
-DATA = DataRef(
-    path="data/数字",
-    dvc_file="data/数字.dvc",
-    md5=MD5,
-    size_bytes=1234,
-    nfiles=7,
-    remote="store",
-    remote_config={"url": "/srv/dvc store"},
-)
 
 
 def token_of(attempt_id: str) -> str:
