@@ -1,16 +1,11 @@
-"""The command line over a real launcher without MLflow, and a small real project."""
+"""The command line in this process, and a small real project."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,26 +83,6 @@ def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "no launcher"
     monkeypatch.setenv("SLICELIFT_HOME", str(home))
     return home
-
-
-@pytest.fixture(scope="session")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The home of a running launcher without MLflow; SLICELIFT_HOME points there."""
-    home = tmp_path_factory.mktemp("launcher")
-    before = os.environ["SLICELIFT_HOME"]
-    os.environ["SLICELIFT_HOME"] = str(home)
-    command = [sys.executable, "-m", "slicelift_hub.launcher", "--port=0", "--tracker=none"]
-    with (home.parent / "launcher.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    end = time.monotonic() + 60
-    while not (home / "launcher.json").exists():
-        assert process.poll() is None, (home.parent / "launcher.log").read_text()
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    yield home
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-    os.environ["SLICELIFT_HOME"] = before
 
 
 @pytest.fixture(scope="session")

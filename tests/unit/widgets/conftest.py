@@ -1,13 +1,9 @@
-"""A small real project, a real launcher without MLflow, and runs as the launcher tells of them."""
+"""A small real project, and runs as the launcher tells of them."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -98,23 +94,3 @@ def write_notebook(path: Path, *cells: str) -> Path:
     made.cells[0].metadata["tags"] = ["parameters"]
     nbformat.write(made, path)
     return path
-
-
-@pytest.fixture(scope="session")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The home of a running launcher without MLflow; SLICELIFT_HOME points there."""
-    home = tmp_path_factory.mktemp("launcher")
-    before = os.environ["SLICELIFT_HOME"]
-    os.environ["SLICELIFT_HOME"] = str(home)
-    command = [sys.executable, "-m", "slicelift_hub.launcher", "--port=0", "--tracker=none"]
-    with (home.parent / "launcher.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    end = time.monotonic() + 60
-    while not (home / "launcher.json").exists():
-        assert process.poll() is None, (home.parent / "launcher.log").read_text()
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    yield home
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-    os.environ["SLICELIFT_HOME"] = before
