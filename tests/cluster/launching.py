@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import secrets
 import signal
 import sqlite3
 import subprocess
@@ -22,6 +20,7 @@ from bed.kit import Api
 from slicelift.launcher_client import Blob, Client, find, read_state
 from slicelift.models import JobSpec, RunView, Snapshot, SnapshotFile
 
+from tests.promoting import make_promotion_id
 from tests.waiting import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -218,11 +217,6 @@ def make_spec(program: str, **asked: Any) -> JobSpec:
     snapshot, _ = make_snapshot(program)
     preset = "slice" if asked.get("slice") else "torch"
     return JobSpec(snapshot_id=snapshot.id, **{"name": "demo", "preset": preset, **place, **asked})
-
-
-def make_promotion_id() -> str:
-    """As a promotion mints it."""
-    return "p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20]
 
 
 def running(api: Api, namespace: str, run: str) -> list[Any]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -18,10 +15,11 @@ from urllib.parse import quote
 import httpx
 import pytest
 from slicelift.launcher_client import Client, read_state
-from slicelift.models import JobSpec, RunView, Snapshot, SnapshotFile
+from slicelift.models import RunView
 from slicelift_hub import system_users
 from slicelift_hub.accounts import Accounts
 
+from tests.promoting import make_promotion_id, make_spec, upload
 from tests.waiting import free_port, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,30 +219,8 @@ def xsrf(http: httpx.Client) -> str:
 
 def submit(client: Client, source: str = SLEEP, **changes: Any) -> RunView:
     """A job of one worker that runs this source, over the real local backend."""
-    content = {"promoted.py": source.encode()}
-    files = tuple(
-        SnapshotFile(path=path, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
-        for path, data in content.items()
-    )
-    words = dict.fromkeys(("tree", "commit", "base_commit", "branch", "script_sha256", "lock_sha256"), "x")
-    identity = hashlib.sha256(source.encode()).hexdigest()
-    snapshot = Snapshot(
-        id=identity, files=files, dirty=False, notebook="demo.ipynb", cwd=".", script="promoted.py", **words
-    )
-    missing = set(client.offer_snapshot(snapshot))
-    client.send_blobs(
-        (file.sha256, file.size_bytes, content[file.path]) for file in files if file.sha256 in missing
-    )
-    assert client.offer_snapshot(snapshot) == []
-    told = {
-        "name": "demo",
-        "snapshot_id": identity,
-        "notebook": "demo.ipynb",
-        "cwd": ".",
-        "script": "promoted.py",
-    }
-    spec = JobSpec(**({**told, "python": sys.executable} | changes))
-    return client.submit("p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20], spec)
+    snapshot = upload(client, {"promoted.py": source.encode()})
+    return client.submit(make_promotion_id(), make_spec(snapshot, **changes))
 
 
 def environments() -> Iterator[tuple[int, dict[str, str]]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -170,10 +169,6 @@ class Desk:
         return False
 
 
-def mint_id() -> str:
-    return "p-" + "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz234567") for _ in range(20))
-
-
 def children(pid: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -278,7 +273,6 @@ def tools() -> Any:
 class Tools:
     """See `tools`."""
 
-    mint_id = staticmethod(mint_id)
     make_notebook = staticmethod(make_notebook)
     make_project = staticmethod(make_project)
     children = staticmethod(children)

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from tornado.simple_httpclient import HTTPStreamClosedError
 
+from tests.promoting import make_promotion_id
 from tests.waiting import wait_for
 
 
@@ -47,9 +48,9 @@ class Events:
 
 
 @pytest.fixture(scope="module")
-def run(desk: Any, launcher: Any, tools: Any) -> str:
+def run(desk: Any, launcher: Any) -> str:
     """A running job of the shared launcher, with a log and an output."""
-    view = desk.promote(tools.mint_id(), name="run 1")[-1]["view"]
+    view = desk.promote(make_promotion_id(), name="run 1")[-1]["view"]
     run_id = str(view["run_id"])
     post = launcher.agent(run_id)
     ranks = [{"rank": 0, "pid": 1, "state": "running"}]

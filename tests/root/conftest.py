@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -19,12 +17,13 @@ from typing import Any
 
 import pytest
 from slicelift.launcher_client import Client, read_state
-from slicelift.models import DataRef, JobSpec, RunView, Snapshot, SnapshotFile, Status
+from slicelift.models import DataRef, RunView, Status
 from slicelift.runtime import processes
 from slicelift_hub import isolation
 from slicelift_hub.homes import slug
 from slicelift_hub.system_users import SystemUser, remove_all, system_user
 
+from tests.promoting import make_promotion_id, make_spec, upload
 from tests.waiting import free_port, wait_for
 
 SCOPE = "access:services!service=launcher"
@@ -99,17 +98,9 @@ class Machine:
         return self._clients[name]
 
     def submit(self, name: str, script: str, **changes: Any) -> RunView:
-        client, content = self.client(name), {"promoted.py": script.encode()}
-        snapshot = make_snapshot(content)
-        missing = set(client.offer_snapshot(snapshot))
-        client.send_blobs(
-            iter([(sha(data), len(data), data) for data in content.values() if sha(data) in missing])
-        )
-        assert client.offer_snapshot(snapshot) == []
-        words = {"name": "demo", "snapshot_id": snapshot.id, "notebook": "demo.ipynb", "cwd": "."}
-        words |= {"script": "promoted.py", "python": sys.executable}
-        promotion = "p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20]
-        return client.submit(promotion, JobSpec(**(words | changes)))
+        client = self.client(name)
+        snapshot = upload(client, {"promoted.py": script.encode()})
+        return client.submit(make_promotion_id(), make_spec(snapshot, **changes))
 
     def until(self, name: str, run_id: str, status: Status, seconds: float = 200) -> RunView:
         client = self.client(name)
@@ -169,19 +160,6 @@ def make_data(remote: Path, files: dict[str, bytes], **words: Any) -> DataRef:
     size = sum(map(len, files.values()))
     told = {"path": "data", "dvc_file": "data.dvc", "remote": "store", "remote_config": {"url": str(remote)}}
     return DataRef(md5=f"{md5(listing)}.dir", size_bytes=size, nfiles=len(files), **(told | words))
-
-
-def make_snapshot(content: dict[str, bytes]) -> Snapshot:
-    files = tuple(
-        SnapshotFile(path=path, sha256=sha(data), size_bytes=len(data)) for path, data in content.items()
-    )
-    words = {"tree": "t", "commit": "c", "base_commit": "b", "branch": "main", "dirty": False, "cwd": "."}
-    words |= {"notebook": "demo.ipynb", "script": "promoted.py", "script_sha256": "", "lock_sha256": ""}
-    return Snapshot(id=sha(repr(sorted(content.items())).encode()), files=files, **words)
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def md5(data: bytes) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.util
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -19,9 +16,10 @@ from typing import Any
 import httpx
 import pytest
 from slicelift.launcher_client import Client, find, read_state
-from slicelift.models import JobSpec, JobStatus, RunView, Snapshot, SnapshotFile, Status, to_dict
+from slicelift.models import JobSpec, JobStatus, RunView, Snapshot, Status, to_dict
 from slicelift_hub.database import open_database, reading
 
+from tests.promoting import make_promotion_id, make_spec, upload
 from tests.waiting import free_port, wait_for
 
 HERE = Path(__file__).parent
@@ -129,18 +127,10 @@ class Launcher:
 
     def snapshot(self, **files: bytes) -> Snapshot:
         """A complete snapshot of these files (`promoted.py` is always there)."""
-        content = {"promoted.py": b"print('hi')\n"} | files
-        snapshot = make_snapshot(content)
-        missing = set(self.client.offer_snapshot(snapshot))
-        blobs = [(digest(data), len(data), data) for data in content.values() if digest(data) in missing]
-        self.client.send_blobs(iter(blobs))
-        assert self.client.offer_snapshot(snapshot) == []
-        return snapshot
+        return upload(self.client, {"promoted.py": b"print('hi')\n"} | files)
 
     def spec(self, **changes: Any) -> JobSpec:
-        words = {"name": "demo", "snapshot_id": self.snapshot().id, "notebook": "demo.ipynb", "cwd": "."}
-        words |= {"script": "promoted.py", "python": sys.executable}
-        return JobSpec(**(words | changes))
+        return make_spec(self.snapshot(), **changes)
 
     def submit(self, **changes: Any) -> RunView:
         return self.client.submit(make_promotion_id(), self.spec(**changes))
@@ -188,30 +178,6 @@ class Launcher:
 
     def _log(self) -> str:
         return (self.home / "test.log").read_text()
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def make_promotion_id() -> str:
-    return "p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20]
-
-
-def make_snapshot(content: dict[str, bytes]) -> Snapshot:
-    files = tuple(
-        SnapshotFile(path=path, sha256=digest(data), size_bytes=len(data)) for path, data in content.items()
-    )
-    identity = digest(repr(sorted(content.items())).encode())
-    words = {"tree": "t", "commit": "c", "base_commit": "b", "branch": "main", "dirty": False}
-    words |= {
-        "notebook": "demo.ipynb",
-        "cwd": ".",
-        "script": "promoted.py",
-        "script_sha256": "",
-        "lock_sha256": "",
-    }
-    return Snapshot(id=identity, files=files, **words)
 
 
 @pytest.fixture(scope="session")
@@ -282,17 +248,3 @@ def launcher_with_tracker(make_launcher: Callable[..., Launcher]) -> Iterator[La
     made = make_launcher("--tracker", "mlflow").start()
     yield made
     made.close()
-
-
-@pytest.fixture(scope="session")
-def tools() -> Any:
-    """The functions of this file, which test modules must not import."""
-    return Tools
-
-
-class Tools:
-    """See `tools`."""
-
-    digest = staticmethod(digest)
-    make_promotion_id = staticmethod(make_promotion_id)
-    make_snapshot = staticmethod(make_snapshot)

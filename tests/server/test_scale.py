@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from slicelift.models import Status, to_dict
 
+from tests.promoting import make_promotion_id
 from tests.waiting import wait_for
 
 JOBS = 1000
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.needs_postgresql
 
 
 @pytest.fixture(scope="module")
-def busy(make_launcher: Any, postgres: Any, tools: Any) -> Iterator[tuple[Any, list[str]]]:
+def busy(make_launcher: Any, postgres: Any) -> Iterator[tuple[Any, list[str]]]:
     """A launcher over a backend that queues by itself, with a thousand jobs that run, and their ids."""
     address = postgres.make_database()
     launcher = make_launcher("--backend", "steered.Queueing", database=lambda _: address).start()
@@ -31,7 +32,7 @@ def busy(make_launcher: Any, postgres: Any, tools: Any) -> Iterator[tuple[Any, l
 
     def submit(count: int) -> list[str]:
         with launcher.http() as http:
-            bodies = [{"promotion_id": tools.make_promotion_id(), "spec": spec} for _ in range(count)]
+            bodies = [{"promotion_id": make_promotion_id(), "spec": spec} for _ in range(count)]
             return [http.post("/jobs", json=body).json()["run_id"] for body in bodies]
 
     with ThreadPoolExecutor(4) as pool:
