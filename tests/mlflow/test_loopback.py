@@ -8,9 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -23,26 +21,6 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.slow
 
 POINTS = "select key, step, value from metrics where run_uuid = ? and is_nan = 0 order by key, step"
-
-
-@pytest.fixture
-def client(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """`mlflow` as a rank's code finds it, without anything of an earlier test. Loading it takes 5-8 s once."""
-    import mlflow
-
-    monkeypatch.chdir(tmp_path)
-    for name, value in job.loopback.environment().items():
-        monkeypatch.setenv(name, value)
-    for name in ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
-    mlflow.set_tracking_uri(job.loopback.url)
-    mlflow.tracking.fluent._active_experiment_id = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield mlflow
-        while mlflow.active_run():
-            mlflow.end_run()
-        mlflow.autolog(disable=True)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from slicelift.models import JobSpec, JobStatus, RunView, Snapshot, Status, to_d
 from slicelift_hub.database import open_database, reading
 
 from tests.promoting import make_promotion_id, make_spec, upload
+from tests.server.postgres import serving
 from tests.waiting import free_port, wait_for
 
 HERE = Path(__file__).parent
@@ -209,12 +209,7 @@ def make_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Any]:
     """A PostgreSQL server for the whole run; its start takes 2 s. See postgres.py."""
-    spec = importlib.util.spec_from_file_location("slicelift_test_postgres", HERE / "postgres.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with module.serving() as server:
+    with serving() as server:
         yield server
 
 
