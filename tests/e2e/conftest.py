@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from tests.demo import make_project
+from tests.notebooks import write_notebook
 from tests.waiting import free_port, wait_for
 
 SLICELIFT = [sys.executable, "-m", "slicelift"]
@@ -157,18 +157,7 @@ class Desk:
 
     def notebook(self, name: str, *cells: str | tuple[str, str], kernel: str = "python3") -> Path:
         """Write a notebook into the project; a cell is its source, or (source, tag)."""
-        made = nbformat.v4.new_notebook(
-            metadata={"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}}
-        )
-        for index, cell in enumerate(cells):
-            source, tags = (cell, []) if isinstance(cell, str) else (cell[0], [cell[1]])
-            made.cells.append(
-                nbformat.v4.new_code_cell(source, id=f"cell{index}", metadata={"tags": tags} if tags else {})
-            )
-        path = self.project / "notebooks" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(made, path)
-        return path
+        return write_notebook(self.project / "notebooks" / name, *cells, kernel=kernel)
 
 
 def rows(database: Path, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from slicelift.cli.faults import run
+
+from tests.notebooks import write_notebook
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,6 @@ def call(*arguments: str | Path) -> Done:
 def cli() -> Any:
     """`cli("jobs", "--json")` -> Done."""
     return call
-
-
-def write_notebook(path: Path, *cells: str | tuple[str, str]) -> Path:
-    """A cell is its source, or (source, tag)."""
-    made = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
-    for index, cell in enumerate(cells):
-        source, tags = (cell, []) if isinstance(cell, str) else (cell[0], [cell[1]])
-        metadata = {"tags": tags} if tags else {}
-        made.cells.append(nbformat.v4.new_code_cell(source, id=f"cell{index}", metadata=metadata))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(made, path)
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,10 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import nbformat
 import pytest
 from slicelift.models import Failure, JobSpec, ModelVersionView, RunView, Status
 
-KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+from tests.notebooks import write_notebook
 
 
 def make_view(**changes: object) -> RunView:
@@ -80,17 +79,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A git repository with a commit, in a folder with a space and Chinese characters."""
     root = tmp_path_factory.mktemp("desk") / "项目 one"
     root.mkdir()
-    write_notebook(root / "train.ipynb", "steps = 3", "print('trained', steps)")
-    write_notebook(root / "broken.ipynb", "x = 1", "print(y)\n!ls")
+    write_notebook(root / "train.ipynb", ("steps = 3", "parameters"), "print('trained', steps)")
+    write_notebook(root / "broken.ipynb", ("x = 1", "parameters"), "print(y)\n!ls")
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
         subprocess.run(["git", *who, *command], cwd=root, check=True)
     return root
-
-
-def write_notebook(path: Path, *cells: str) -> Path:
-    made = nbformat.v4.new_notebook(metadata=KERNEL)
-    made.cells = [nbformat.v4.new_code_cell(source, id=f"cell{n}") for n, source in enumerate(cells)]
-    made.cells[0].metadata["tags"] = ["parameters"]
-    nbformat.write(made, path)
-    return path
