@@ -18,30 +18,12 @@ from typing import Any
 
 import pytest
 
+from tests.commands import Done
 from tests.demo import make_project
 from tests.notebooks import write_notebook
 from tests.waiting import free_port, wait_for
 
 SLICELIFT = [sys.executable, "-m", "slicelift"]
-
-
-@dataclass
-class Done:
-    """What a finished command left."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The object on the last line of stdout."""
-        answer = json.loads(self.out.strip().split("\n")[-1])
-        assert isinstance(answer, dict)
-        return answer
-
-    def __str__(self) -> str:
-        return f"exit {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
 @dataclass

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slicelift.cli.faults import run
 
+from tests.commands import Done
 from tests.notebooks import write_notebook
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command left."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The object on the last line of stdout."""
-        answer = json.loads(self.out.strip().split("\n")[-1])
-        assert isinstance(answer, dict)
-        return answer
 
 
 def call(*arguments: str | Path) -> Done:
