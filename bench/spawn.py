@@ -18,7 +18,8 @@ from playwright.sync_api import Page
 from bench import window
 from bench.figures import Figure, figure
 from tests.browser.people import call, choose, sign_in
-from tests.browser.places import RunningHub, wait_for
+from tests.browser.places import RunningHub
+from tests.waiting import wait_for
 
 NAME, OFFER = "anna", "1g.10gb slice"
 ROUNDS = 9
@@ -61,7 +62,7 @@ def _stop(place: RunningHub, page: Page) -> None:
     """Also what JupyterLab remembers: the next session begins with no panel of this one open."""
     page.goto(f"{place.url}/hub/home")
     call(page, "DELETE", f"/hub/api/users/{NAME}/server")
-    wait_for(lambda: not _servers(page), 60, "the end of the session")
+    wait_for("the end of the session", lambda: not _servers(page))
     shutil.rmtree(place.home / "homes" / NAME / ".jupyter" / "lab" / "workspaces", ignore_errors=True)
 
 

@@ -20,7 +20,7 @@ from slicelift.launcher_client import Client, find
 
 from bench import project
 from bench.figures import Figure, figure
-from tests.browser.places import free_port
+from tests.waiting import free_port
 
 SOURCE = Path(__file__).resolve().parent.parent
 NOTEBOOK = "notebooks/quickstart.ipynb"

@@ -12,9 +12,10 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.browser.people import Person, session, visit
-from tests.browser.places import PlainLab, RunningHub, wait_for
+from tests.browser.places import PlainLab, RunningHub
 from tests.browser.windows import Lab, launch
 from tests.demo import make_project
+from tests.waiting import wait_for
 
 
 def pytest_configure() -> None:
@@ -48,7 +49,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainLab]:
     place = PlainLab(home=base / "slicelift-home", project=project, person=base / "person")
     place.settings("@jupyterlab/apputils-extension:notification", fetchNews="false", checkForUpdates=False)
     place.start()
-    wait_for(place.has_launcher, 60, "its launcher")
+    wait_for("its launcher", place.has_launcher)
     yield place
     place.stop()
     place.slicelift("down")

@@ -6,12 +6,10 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,22 +17,10 @@ from typing import Any
 
 from slicelift_hub.system_users import remove_all
 
+from tests.waiting import free_port, wait_for
+
 ROOT = Path(__file__).resolve().parents[2]
 SLICELIFT = [sys.executable, "-m", "slicelift"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(there: Callable[[], Any], seconds: float, what: str) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := there()):
-        assert time.monotonic() < end, f"{what} did not come within {seconds} s"
-        time.sleep(0.1)
-    return found
 
 
 def answers(url: str, token: str = "") -> bool:
@@ -122,7 +108,7 @@ class PlainLab(Place):
         self.person.mkdir(exist_ok=True)
         personal = {"HOME": str(self.person), "JUPYTER_PREFER_ENV_PATH": "1"}
         self.server = self.run(command, cwd=self.project, log="lab.log", more=personal)
-        wait_for(self.is_up, 90, f"JupyterLab ({self.home.parent / 'lab.log'})")
+        wait_for(f"JupyterLab ({self.home.parent / 'lab.log'})", self.is_up, seconds=90)
 
     def is_up(self) -> bool:
         assert self.server is not None
@@ -168,7 +154,7 @@ class RunningHub(Place):
         self.home.mkdir(parents=True, exist_ok=True)
         command = [*SLICELIFT, "up", "--hub-port", str(self.port), "--port", str(self.launcher_port)]
         self.up = self.run(command, cwd=ROOT, log="up.log", more={})
-        wait_for(self.is_up, 120, f"the hub ({self.home.parent / 'up.log'})")
+        wait_for(f"the hub ({self.home.parent / 'up.log'})", self.is_up, seconds=120)
 
     def is_up(self) -> bool:
         assert self.up is not None
@@ -186,7 +172,7 @@ class RunningHub(Place):
         """The launcher's process is killed; another one has come when this returns."""
         killed = self._pid("launcher.json")
         os.kill(killed, signal.SIGKILL)
-        wait_for(lambda: self._pid("launcher.json") not in (0, killed), 60, "another launcher")
+        wait_for("another launcher", lambda: self._pid("launcher.json") not in (0, killed))
 
     def stop(self) -> None:
         assert self.up is not None

@@ -10,9 +10,10 @@ from typing import Any
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.people import visit
-from tests.browser.places import PlainLab, wait_for
+from tests.browser.places import PlainLab
 from tests.browser.projects import PROMOTES, WAITS, write_notebook
 from tests.browser.windows import Lab, Streams
+from tests.waiting import wait_for
 
 # Chromium's own notifications, and the list of them: what the desktop shows of one is outside the page
 KEEP_NOTIFICATIONS = """(() => {
@@ -43,7 +44,7 @@ def wait_until(plain: PlainLab, run_id: str, status: str) -> dict[str, Any]:
         view = plain.slicelift("status", run_id)
         return view if view["status"] == status else {}
 
-    return dict(wait_for(stands, 90, f"{run_id}: {status}"))
+    return dict(wait_for(f"{run_id}: {status}", stands, seconds=90))
 
 
 def told(page: Page, count: int) -> list[list[str]]:
@@ -74,7 +75,7 @@ def test_the_browser_tells_the_end_of_a_job(lab: Lab, plain: PlainLab, tmp_path:
     lab.wait_status(card, "FINISHED")
 
     lab.hide()
-    wait_for(lambda: page.wait_for_timeout(50) or not streams.open, 10, "the end of the stream")
+    wait_for("the end of the stream", lambda: page.wait_for_timeout(50) or not streams.open, seconds=10)
     flags[1].touch()
     wait_until(plain, second, "FINISHED")
     assert len(told(page, 1)) == 1

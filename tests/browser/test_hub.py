@@ -13,9 +13,10 @@ import nbformat
 from playwright.sync_api import expect
 
 from tests.browser.people import Person, promotion_id
-from tests.browser.places import RunningHub, wait_for
+from tests.browser.places import RunningHub
 from tests.browser.projects import PROMOTES, TRAINS
 from tests.browser.windows import BUSY, SHOWN, Lab, Streams, under_way
+from tests.waiting import wait_for
 
 QUICKSTART = "quickstart/quickstart.ipynb"
 PROBE = Path(__file__).with_name("probe.py")
@@ -225,7 +226,7 @@ def test_nothing_in_another_users_kernel_opens_it(anna: Person, ben: Person) -> 
     assert anna.call("slicelift/api/secrets/ANNAS_KEY", {"value": "annas secret"}, method="PUT")[0] == 200
     anna.write_notebook("quickstart/annas.ipynb", HERS)
     run = anna.promote("quickstart/annas.ipynb")
-    wait_for(lambda: anna.fetch(f"slicelift/api/jobs/{run['run_id']}")["tracked"], 90, "the run in MLflow")
+    wait_for("MLflow", lambda: anna.fetch(f"slicelift/api/jobs/{run['run_id']}")["tracked"], seconds=90)
     own, pages = calls_of(run), [("/hub/api/users/anna", None), ("/user/anna/api/contents/quickstart", None)]
     beside = [
         ("/api/routes", None),

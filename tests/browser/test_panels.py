@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.places import PlainLab, wait_for
+from tests.browser.places import PlainLab
 from tests.browser.projects import TRAINS, WAITS, write_notebook
 from tests.browser.windows import Lab
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 AXE = ROOT / "extension" / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
@@ -150,7 +151,7 @@ def test_jobs_that_come_from_elsewhere(lab: Lab, plain: PlainLab) -> None:
     card = lab.page.locator(f".sl-tab .sl-card[data-run='{told['run_id']}']")
     lab.wait_points(card, 2, seconds=60)
     lab.picture("jobs-tab")
-    wait_for(lambda: "slicelift-runs" in lab.page.evaluate(SAVED_LAYOUT), 30, "the layout to be saved")
+    wait_for("the layout", lambda: "slicelift-runs" in lab.page.evaluate(SAVED_LAYOUT), seconds=30)
     lab.page.goto(f"{lab.base}/lab")
     lab.wait_status(card, "RUNNING")
     flag.touch()

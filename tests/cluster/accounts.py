@@ -62,6 +62,20 @@ def kubeconfig(api: Api, path: Path, *, account: str, namespace: str) -> Path:
     return path
 
 
+def rights(api: Api, namespace: str) -> set[tuple[str, str, str]]:
+    """(API group, resource, verb) of what an account may do in a namespace, by the API server's own word."""
+    made = client.AuthorizationV1Api(api.raw).create_self_subject_rules_review(
+        {"spec": {"namespace": namespace}}
+    )
+    return {
+        (group, resource, verb)
+        for rule in made.status.resource_rules
+        for group in rule.api_groups or ()
+        for resource in rule.resources or ()
+        for verb in rule.verbs
+    }
+
+
 def _renamed(text: str, name: str, own: str, namespace: str) -> str:
     return (
         text.replace(name, own)

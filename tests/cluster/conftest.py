@@ -7,9 +7,10 @@ takes the cluster of KUBECONFIG instead; tests of the bed itself are then left o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import members
 import pytest
 import shared_storage
 from bed import cluster as bed_cluster
@@ -17,6 +18,8 @@ from bed import kit
 from bed.cluster import Cluster
 from bed.kit import Api
 from kubernetes.client import ApiException
+from members import Person
+from place import ClusterHub
 from shared_storage import Claims, Storage
 from urllib3.exceptions import HTTPError
 
@@ -108,6 +111,18 @@ def claims(juicefs: Storage, api: Api, namespace: str) -> Iterator[Claims]:
     """Claims `data` and `checkpoints` on JuiceFS in the test's namespace."""
     with juicefs.claims(api, namespace) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def sign_in(hub: ClusterHub) -> Iterator[Callable[[str], Person]]:
+    """A new account of the module's hub, signed in."""
+    with members.signing_in(hub) as sign_in:
+        yield sign_in
+
+
+@pytest.fixture(scope="module")
+def anna(sign_in: Callable[[str], Person]) -> Person:
+    return sign_in("anna")
 
 
 @pytest.hookimpl(hookwrapper=True)

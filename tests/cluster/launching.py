@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import secrets
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -22,6 +19,9 @@ from bed.cluster import Cluster
 from bed.kit import Api
 from slicelift.launcher_client import Blob, Client, find, read_state
 from slicelift.models import JobSpec, RunView, Snapshot, SnapshotFile
+
+from tests.promoting import make_promotion_id
+from tests.waiting import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -152,9 +152,7 @@ def serving(
 
     `ledger`: the address of a PostgreSQL in place of SQLite.
     """
-    with socket.socket() as probe:
-        probe.bind((bed.host_ip, 0))
-        port = probe.getsockname()[1]
+    port = free_port(bed.host_ip)
     home.mkdir(mode=0o700, exist_ok=True)
     file = home / "presets.yaml"
     file.write_text(presets, encoding="utf-8")
@@ -219,11 +217,6 @@ def make_spec(program: str, **asked: Any) -> JobSpec:
     snapshot, _ = make_snapshot(program)
     preset = "slice" if asked.get("slice") else "torch"
     return JobSpec(snapshot_id=snapshot.id, **{"name": "demo", "preset": preset, **place, **asked})
-
-
-def make_promotion_id() -> str:
-    """As a promotion mints it."""
-    return "p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20]
 
 
 def running(api: Api, namespace: str, run: str) -> list[Any]:

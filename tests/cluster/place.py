@@ -19,7 +19,8 @@ from bed.cluster import Cluster
 from bed.kit import Api
 
 from tests.browser import projects
-from tests.browser.places import ROOT, SLICELIFT, RunningHub, wait_for
+from tests.browser.places import ROOT, SLICELIFT, RunningHub
+from tests.waiting import wait_for
 
 HOME = "/home/user"
 UID = 1000
@@ -103,7 +104,7 @@ class ClusterHub(RunningHub):
         self._write_settings()
         ports = ["--hub-port", str(self.port), "--port", str(self.launcher_port)]
         self.up = self.run([*SLICELIFT, "up", *ports, "--no-demo"], cwd=ROOT, log="up.log", more={})
-        wait_for(self.is_up, 240, f"the hub ({self.home.parent / 'up.log'})")
+        wait_for(f"the hub ({self.home.parent / 'up.log'})", self.is_up, seconds=240)
 
     def log(self) -> str:
         """The end of what hub and launcher have said."""

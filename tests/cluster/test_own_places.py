@@ -105,17 +105,6 @@ _HOME = {
 
 
 @pytest.fixture(scope="module")
-def sign_in(hub: ClusterHub) -> Iterator[Callable[[str], Person]]:
-    with members.signing_in(hub) as sign_in:
-        yield sign_in
-
-
-@pytest.fixture(scope="module")
-def anna(sign_in: Callable[[str], Person]) -> Person:
-    return sign_in("anna")
-
-
-@pytest.fixture(scope="module")
 def dora(sign_in: Callable[[str], Person]) -> Person:
     return sign_in("dora")
 

@@ -113,10 +113,10 @@ def test_the_rights_are_those_listed_here_and_no_more(api: Api, launcher: Launch
     nobody = kit.connect(
         accounts.kubeconfig(api, tmp_path / "nobody", account="default", namespace=launcher.home)
     )
-    anyone = _rights(nobody, launcher.jobs)
-    assert _rights(launcher.api, launcher.jobs) - anyone == OF_THE_CLUSTER | OF_A_NAMESPACE
+    anyone = accounts.rights(nobody, launcher.jobs)
+    assert accounts.rights(launcher.api, launcher.jobs) - anyone == OF_THE_CLUSTER | OF_A_NAMESPACE
     for elsewhere in (launcher.home, "kube-system", "default"):
-        assert _rights(launcher.api, elsewhere) - anyone == OF_THE_CLUSTER
+        assert accounts.rights(launcher.api, elsewhere) - anyone == OF_THE_CLUSTER
     # who has no account of the launcher's can only ask what they may do
     assert {resource for _, resource, _ in anyone} <= {
         "selfsubjectaccessreviews",
@@ -352,19 +352,6 @@ def _create(api: Api, body: dict[str, Any], namespace: str) -> Callable[[], Any]
     else:
         api.core.create_namespaced_service_account(here, body)
     return None
-
-
-def _rights(api: Api, namespace: str) -> set[Right]:
-    """What this account may do in a namespace, by the API server's own word."""
-    reviews = client.AuthorizationV1Api(api.raw)
-    made = reviews.create_self_subject_rules_review({"spec": {"namespace": namespace}})
-    return {
-        (group, resource, verb)
-        for rule in made.status.resource_rules
-        for group in rule.api_groups or ()
-        for resource in rule.resources or ()
-        for verb in rule.verbs
-    }
 
 
 def _noted(monkeypatch: pytest.MonkeyPatch) -> set[Right]:

@@ -16,12 +16,10 @@ from typing import Any
 
 import accounts
 import launching
-import members
 import pytest
 from bed import kit
 from bed.cluster import Cluster
 from bed.kit import Api
-from kubernetes import client
 from members import Person, pod_of
 from place import ClusterHub
 from slicelift.launcher_client import Client
@@ -124,18 +122,6 @@ def hub(
 
 
 @pytest.fixture(scope="module")
-def sign_in(hub: ClusterHub) -> Iterator[Callable[[str], Person]]:
-    """A new account, signed in."""
-    with members.signing_in(hub) as sign_in:
-        yield sign_in
-
-
-@pytest.fixture(scope="module")
-def anna(sign_in: Callable[[str], Person]) -> Person:
-    return sign_in("anna")
-
-
-@pytest.fixture(scope="module")
 def ben(sign_in: Callable[[str], Person]) -> Person:
     return sign_in("ben")
 
@@ -144,25 +130,11 @@ def test_the_hubs_rights_are_those_listed_here_and_no_more(
     kubeconfigs: dict[str, Path], namespace: str
 ) -> None:
     mine = kit.connect(kubeconfigs[accounts.HUB])
-    assert rights(mine, namespace) >= OF_THE_CLUSTER | OF_A_NAMESPACE
-    everybodys = {right for right in rights(mine, "default") if right[0].startswith("auth")}
-    assert rights(mine, namespace) - everybodys == OF_THE_CLUSTER | OF_A_NAMESPACE
-    assert rights(mine, "kube-system") - everybodys == OF_THE_CLUSTER
+    assert accounts.rights(mine, namespace) >= OF_THE_CLUSTER | OF_A_NAMESPACE
+    everybodys = {right for right in accounts.rights(mine, "default") if right[0].startswith("auth")}
+    assert accounts.rights(mine, namespace) - everybodys == OF_THE_CLUSTER | OF_A_NAMESPACE
+    assert accounts.rights(mine, "kube-system") - everybodys == OF_THE_CLUSTER
     mine.raw.close()
-
-
-def rights(api: Api, namespace: str) -> set[tuple[str, str, str]]:
-    """(API group, resource, verb) of what an account may do in a namespace, by the API server's own word."""
-    made = client.AuthorizationV1Api(api.raw).create_self_subject_rules_review(
-        {"spec": {"namespace": namespace}}
-    )
-    return {
-        (group, resource, verb)
-        for rule in made.status.resource_rules
-        for group in rule.api_groups or ()
-        for resource in rule.resources or ()
-        for verb in rule.verbs
-    }
 
 
 def test_a_session_without_a_gpu_asks_for_none_and_sees_none(anna: Person, api: Api, namespace: str) -> None:

@@ -6,43 +6,24 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
+from tests.commands import Done
 from tests.demo import make_project
+from tests.notebooks import write_notebook
+from tests.waiting import free_port, wait_for
 
 SLICELIFT = [sys.executable, "-m", "slicelift"]
-
-
-@dataclass
-class Done:
-    """What a finished command left."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The object on the last line of stdout."""
-        answer = json.loads(self.out.strip().split("\n")[-1])
-        assert isinstance(answer, dict)
-        return answer
-
-    def __str__(self) -> str:
-        return f"exit {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
 @dataclass
@@ -87,8 +68,9 @@ class Desk:
                 start_new_session=True,
             )
         wait_for(
+            "the launcher",
             lambda: (self.home / "launcher.json").exists() and self.slicelift("jobs", "--json").code == 0,
-            wait_seconds,
+            seconds=wait_seconds,
         )
 
     def stop(self, how: signal.Signals = signal.SIGINT, timeout: float = 60) -> int:
@@ -108,7 +90,7 @@ class Desk:
             with urllib.request.urlopen(f"{url}/api/v1/health", timeout=10) as answer:
                 return bool(json.load(answer)["tracker"]["status"] == "up")
 
-        wait_for(up, 120)
+        wait_for("MLflow", up, seconds=120)
 
     @property
     def launcher_pid(self) -> int:
@@ -125,7 +107,7 @@ class Desk:
                 return True
             return (self.home / "launcher.json").exists() and self.launcher_pid != killed
 
-        wait_for(settled, 60, lambda: "neither did `up` end nor a launcher follow")
+        wait_for("`up` to end or a launcher to follow", settled)
 
     def run(self, run_id: str) -> dict[str, Any]:
         """The run's view, as the launcher tells it."""
@@ -139,7 +121,7 @@ class Desk:
             seen.update(self.run(run_id))
             return seen["status"] in statuses
 
-        wait_for(there, seconds, lambda: f"run {run_id} stands at {seen.get('status')}: {seen}")
+        wait_for(f"{run_id} to be {' or '.join(statuses)}", there, seconds=seconds, why=lambda: seen)
         return seen
 
     def mlflow(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -157,39 +139,12 @@ class Desk:
 
     def notebook(self, name: str, *cells: str | tuple[str, str], kernel: str = "python3") -> Path:
         """Write a notebook into the project; a cell is its source, or (source, tag)."""
-        made = nbformat.v4.new_notebook(
-            metadata={"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}}
-        )
-        for index, cell in enumerate(cells):
-            source, tags = (cell, []) if isinstance(cell, str) else (cell[0], [cell[1]])
-            made.cells.append(
-                nbformat.v4.new_code_cell(source, id=f"cell{index}", metadata={"tags": tags} if tags else {})
-            )
-        path = self.project / "notebooks" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(made, path)
-        return path
+        return write_notebook(self.project / "notebooks" / name, *cells, kernel=kernel)
 
 
 def rows(database: Path, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=20)) as connection:
         return connection.execute(query, values).fetchall()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(
-    there: Callable[[], Any], seconds: float, told: Callable[[], str] = lambda: "it did not come"
-) -> None:
-    """Poll until true; fails with what `told` says."""
-    end = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < end, told()
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -63,10 +65,10 @@ def loss_steps(desk: Any, run_id: str) -> list[int]:
 def wait_closed(desk: Any, run_id: str, status: str, seconds: float = 60) -> None:
     """MLflow has the run's end."""
     query = "select r.status from runs r join tags t on t.run_uuid = r.run_uuid where t.key = 'slicelift.run_id' and t.value = ?"
-    end = time.monotonic() + seconds
-    while desk.mlflow(query, run_id) != [(status,)]:
-        assert time.monotonic() < end, (desk.mlflow(query, run_id), desk.run(run_id))
-        time.sleep(0.2)
+    rows = partial(desk.mlflow, query, run_id)
+    wait_for(
+        "its end", lambda: rows() == [(status,)], seconds=seconds, why=lambda: (rows(), desk.run(run_id))
+    )
 
 
 def test_cancel_takes_the_whole_tree(desk: Any) -> None:
@@ -79,10 +81,7 @@ time.sleep(600)
     run_id = start(desk, "runaway.ipynb", runaway, "--workers", "2")
     desk.wait_for_status(run_id, "RUNNING")
     folder = desk.home / "attempts" / f"{run_id}-1" / "workspace" / "notebooks"
-    end = time.monotonic() + 30
-    while len(list(folder.glob("outputs-*"))) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_for("two strays", lambda: len(list(folder.glob("outputs-*"))) >= 2, seconds=30)
     strays = [int(path.name.split("-")[1]) for path in folder.glob("outputs-*")]
     assert all(Path(f"/proc/{pid}").exists() for pid in strays)
     done = desk.slicelift("cancel", run_id, "--json")
@@ -96,10 +95,7 @@ time.sleep(600)
 def test_a_killed_worker_ends_the_gang(desk: Any) -> None:
     run_id = start(desk, "victim.ipynb", SLOW.format(steps=3000), "--workers", "2")
     desk.wait_for_status(run_id, "RUNNING")
-    end = time.monotonic() + 30
-    while len(ranks(run_id)) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_for("two ranks", lambda: len(ranks(run_id)) >= 2, seconds=30)
     os.kill(ranks(run_id)[0], signal.SIGKILL)
     view = desk.wait_for_status(run_id, "FAILED", seconds=60)
     assert view["failure"]["exit_code"] == -9
@@ -126,21 +122,11 @@ def test_retry_is_the_same_run(desk: Any) -> None:
 def mlflow_pid(desk: Any) -> int:
     """The MLflow server is a child of the launcher."""
     command = ["pgrep", "-P", str(desk.launcher_pid), "-f", "mlflow_process"]
-    found: list[str] = []
 
-    def there() -> bool:
-        found[:] = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
-        return bool(found)
+    def found() -> list[str]:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
 
-    until(there)
-    return int(found[0])
-
-
-def until(there: Callable[[], Any], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    return int(wait_for("MLflow's process", found)[0])
 
 
 def test_mlflow_stopped_in_mid_job_loses_nothing(own_desk: Any) -> None:
@@ -149,10 +135,7 @@ def test_mlflow_stopped_in_mid_job_loses_nothing(own_desk: Any) -> None:
     pid = mlflow_pid(own_desk)
     run_id = start(own_desk, "outage.ipynb", SLOW.format(steps=600), "--workers", "2")
     own_desk.wait_for_status(run_id, "RUNNING")
-    end = time.monotonic() + 60
-    while not loss_steps(own_desk, run_id):
-        assert time.monotonic() < end, "no point reached MLflow"
-        time.sleep(0.2)
+    wait_for("a point in MLflow", lambda: loss_steps(own_desk, run_id))
     os.kill(pid, signal.SIGSTOP)
     try:
         view = own_desk.wait_for_status(run_id, "FINISHED", seconds=90)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +15,12 @@ from urllib.parse import quote
 import httpx
 import pytest
 from slicelift.launcher_client import Client, read_state
-from slicelift.models import JobSpec, RunView, Snapshot, SnapshotFile
+from slicelift.models import RunView
 from slicelift_hub import system_users
 from slicelift_hub.accounts import Accounts
+
+from tests.promoting import make_promotion_id, make_spec, upload
+from tests.waiting import free_port, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct horse battery"
@@ -42,7 +40,9 @@ class Person:
         """Start the session through the API and wait until it answers; the process id of its server."""
         answer = self.api.post(f"users/{quote(self.name)}/server", json=options)
         assert answer.status_code in (201, 202), answer.text
-        wait_for(lambda: self.server().get("ready"), seconds, lambda: str(self.server()))
+        wait_for(
+            f"{self.name}'s session", lambda: self.server().get("ready"), seconds=seconds, why=self.server
+        )
         return self.pid()
 
     def server(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Person:
     def stop(self) -> None:
         """End the session and wait for it."""
         assert self.api.delete(f"users/{quote(self.name)}/server").status_code in (202, 204)
-        wait_for(lambda: not self.server(), 60, lambda: str(self.server()))
+        wait_for(f"{self.name}'s session to end", lambda: not self.server(), why=self.server)
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Hub:
                 stderr=log,
                 start_new_session=True,
             )
-        wait_for(self.answers, seconds, self.log)
+        wait_for("the hub", self.answers, seconds=seconds, why=self.log)
         return self
 
     def answers(self) -> bool:
@@ -181,7 +181,7 @@ class Hub:
         if was_up:
             if read_state(self.home):
                 self.operator().shutdown()
-                wait_for(lambda: read_state(self.home) is None, 60)
+                wait_for("the launcher to end", lambda: read_state(self.home) is None)
             token = (self.home / "hub" / "operator.token").read_text()
             self.api(token).post("shutdown", json={"servers": True, "proxy": True})
             assert self.process is not None
@@ -189,9 +189,8 @@ class Hub:
         for client in self._clients:
             client.close()
         if was_up:
-            wait_for(
-                lambda: not self.processes(), 20, lambda: f"left behind: {self.processes()}\n{self.log()}"
-            )
+            left = self.processes
+            wait_for("all to end", lambda: not left(), seconds=20, why=lambda: f"{self.log()}\n{left()}")
         for pid, _ in self.processes():
             os.kill(pid, signal.SIGKILL)
 
@@ -220,30 +219,8 @@ def xsrf(http: httpx.Client) -> str:
 
 def submit(client: Client, source: str = SLEEP, **changes: Any) -> RunView:
     """A job of one worker that runs this source, over the real local backend."""
-    content = {"promoted.py": source.encode()}
-    files = tuple(
-        SnapshotFile(path=path, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
-        for path, data in content.items()
-    )
-    words = dict.fromkeys(("tree", "commit", "base_commit", "branch", "script_sha256", "lock_sha256"), "x")
-    identity = hashlib.sha256(source.encode()).hexdigest()
-    snapshot = Snapshot(
-        id=identity, files=files, dirty=False, notebook="demo.ipynb", cwd=".", script="promoted.py", **words
-    )
-    missing = set(client.offer_snapshot(snapshot))
-    client.send_blobs(
-        (file.sha256, file.size_bytes, content[file.path]) for file in files if file.sha256 in missing
-    )
-    assert client.offer_snapshot(snapshot) == []
-    told = {
-        "name": "demo",
-        "snapshot_id": identity,
-        "notebook": "demo.ipynb",
-        "cwd": ".",
-        "script": "promoted.py",
-    }
-    spec = JobSpec(**({**told, "python": sys.executable} | changes))
-    return client.submit("p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20], spec)
+    snapshot = upload(client, {"promoted.py": source.encode()})
+    return client.submit(make_promotion_id(), make_spec(snapshot, **changes))
 
 
 def environments() -> Iterator[tuple[int, dict[str, str]]]:
@@ -268,19 +245,6 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 30, why: Callable[[], str] = str) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"waited {seconds} s in vain. {why()}"
-        time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
@@ -339,8 +303,6 @@ class Tools:
     xsrf = staticmethod(xsrf)
     submit = staticmethod(submit)
     client = Client
-    wait_for = staticmethod(wait_for)
-    free_port = staticmethod(free_port)
     environments = staticmethod(environments)
     environment_of = staticmethod(environment_of)
     command_of = staticmethod(command_of)

@@ -22,6 +22,8 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from slicelift.runtime import processes
 from slicelift_hub.culling import arbiter, idle_seconds, make_role
 
+from tests.waiting import wait_for
+
 # longer than a kernel takes to start on a busy machine
 IDLE_SECONDS = 25
 PROFILES = """
@@ -55,21 +57,23 @@ def culled_hub(make_hub: Callable[..., Any]) -> Any:
     return hub.start()
 
 
-def test_an_idle_session_ends_with_its_tab_open_and_a_busy_kernel_stays(culled_hub: Any, tools: Any) -> None:
+def test_an_idle_session_ends_with_its_tab_open_and_a_busy_kernel_stays(culled_hub: Any) -> None:
     busy, idle, other = (culled_hub.log_in(name) for name in ("anna", "ben", "李雷"))
     other.spawn(profile="long")
     busy.spawn(profile="short")
     with _kernel(culled_hub, busy) as kernel:
         kernel.execute("import time\nwhile True: time.sleep(0.1)")
-        tools.wait_for(lambda: _kernel_row(culled_hub, busy)["execution_state"] == "busy", 60, culled_hub.log)
+        wait_for(
+            "the cell", lambda: _kernel_row(culled_hub, busy)["execution_state"] == "busy", why=culled_hub.log
+        )
         idle.spawn(profile="short")
         with _open_tab(culled_hub, idle) as polls:
-            tools.wait_for(lambda: not idle.server(), 120, culled_hub.log)
+            wait_for("the idle session to end", lambda: not idle.server(), seconds=120, why=culled_hub.log)
         assert polls[0] > 5
         assert busy.server()["ready"]
         # nothing else kept it: once the cell is interrupted, the session goes as well
         _rest(culled_hub, busy, "POST", f"kernels/{_kernel_row(culled_hub, busy)['id']}/interrupt")
-        tools.wait_for(lambda: not busy.server(), 120, culled_hub.log)
+        wait_for("the other one to end", lambda: not busy.server(), seconds=120, why=culled_hub.log)
     # idle for longest, but its profile has a limit of its own
     assert other.server()["ready"]
 

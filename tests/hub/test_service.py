@@ -12,6 +12,8 @@ import pytest
 from slicelift.errors import Denied, NotFound, Unavailable
 from slicelift.models import Status
 
+from tests.waiting import wait_for
+
 
 @pytest.fixture(scope="module")
 def annas_session(anna: Any) -> dict[str, str]:
@@ -26,7 +28,7 @@ def annas_job(hub: Any, tools: Any, annas_session: dict[str, str]) -> Any:
     """A job that runs, submitted with the session's own token."""
     client = hub.launcher(annas_session["JUPYTERHUB_API_TOKEN"])
     view = tools.submit(client)
-    tools.wait_for(lambda: client.job(view.run_id).status is Status.RUNNING, 60)
+    wait_for("it to run", lambda: client.job(view.run_id).status is Status.RUNNING)
     return client.job(view.run_id)
 
 
@@ -118,7 +120,7 @@ def test_any_host_name_below_the_prefix_but_only_ours_at_the_port(hub: Any) -> N
 
 
 def test_a_killed_launcher_is_back_in_seconds_and_jobs_go_on(
-    hub: Any, tools: Any, annas_session: dict[str, str], annas_job: Any
+    hub: Any, annas_session: dict[str, str], annas_job: Any
 ) -> None:
     client = hub.launcher(annas_session["JUPYTERHUB_API_TOKEN"])
     killed, since = hub.launcher_pid, time.monotonic()
@@ -130,13 +132,13 @@ def test_a_killed_launcher_is_back_in_seconds_and_jobs_go_on(
         except (Unavailable, KeyError):
             return False
 
-    tools.wait_for(back, 30, hub.log)
+    wait_for("the launcher", back, seconds=30, why=hub.log)
     print(f"back after {time.monotonic() - since:.1f} s")
     assert client.job(annas_job.run_id).attempt == 1
 
 
 def test_a_restart_of_the_hub_leaves_sessions_and_jobs_alone(
-    hub: Any, tools: Any, anna: Any, annas_session: dict[str, str], annas_job: Any
+    hub: Any, anna: Any, annas_session: dict[str, str], annas_job: Any
 ) -> None:
     session, token = anna.pid(), annas_session["JUPYTERHUB_API_TOKEN"]
     direct = f"http://127.0.0.1:{annas_session['JUPYTERHUB_SERVICE_URL'].split(':')[2].split('/')[0]}"

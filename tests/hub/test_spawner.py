@@ -27,6 +27,8 @@ from slicelift_profiles.catalog import SHIPPED
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
+from tests.waiting import wait_for
+
 SLICES = "/hub/spawn"
 
 
@@ -157,7 +159,7 @@ def test_the_second_is_refused_at_once_and_can_take_the_nearest(
     ben.http.get("/hub/spawn/ben?opt-profile=slice-2g-20gb")
     told = ben.api.get("users/ben/server/progress").text  # until it is ready
     assert "A slice 2g.20gb is yours (simulated)." in told
-    tools.wait_for(lambda: ben.server().get("ready"), 90, slices_hub.log)
+    wait_for("ben's session", lambda: ben.server().get("ready"), seconds=90, why=slices_hub.log)
     print(f"from the link to a ready session: {time.monotonic() - began:.1f} s")
     assert holders(slices_hub)["slice-2g.20gb-0"] == "session:ben:"
     ben.stop()
@@ -225,13 +227,11 @@ def test_a_removed_profile_and_a_faulty_file_lock_nobody_out(people: dict[str, A
     file.write_text(good)
 
 
-def test_a_restarted_hub_keeps_the_slice_of_a_living_session(
-    session: Any, slices_hub: Any, tools: Any
-) -> None:
+def test_a_restarted_hub_keeps_the_slice_of_a_living_session(session: Any, slices_hub: Any) -> None:
     pid = session.pid()
     slices_hub.stop(signal.SIGKILL)
     slices_hub.start()
-    tools.wait_for(lambda: session.server().get("ready"), 60, slices_hub.log)
+    wait_for("the session", lambda: session.server().get("ready"), why=slices_hub.log)
     assert session.pid() == pid
     assert holders(slices_hub) == {"slice-3g.40gb-0": "session:anna:"}
     session.stop()
@@ -245,13 +245,13 @@ def test_a_hub_killed_in_mid_spawn_leaves_neither_lease_nor_process(
     ben = people["ben"]
     with contextlib.suppress(httpx.ReadTimeout):  # the hub answers when the session is up
         ben.api.post("users/ben/server", json={"profile": "slice-2g-20gb"}, timeout=0.5)
-    tools.wait_for(lambda: _marked(slices_hub, tools), 30, slices_hub.log)
+    wait_for("its processes", lambda: _marked(slices_hub, tools), seconds=30, why=slices_hub.log)
     assert not ben.server().get("ready"), "the session was up before the hub could be killed"
     slices_hub.stop(signal.SIGKILL)
     assert holders(slices_hub) == {"slice-2g.20gb-0": "session:ben:"}
     orphans = _marked(slices_hub, tools)
     slices_hub.start()
-    tools.wait_for(lambda: not holders(slices_hub), 30, slices_hub.log)
+    wait_for("the slice", lambda: not holders(slices_hub), seconds=30, why=slices_hub.log)
     assert all(_is_gone(pid) for pid in orphans)
     ben.spawn(profile="slice-2g-20gb")
     assert holders(slices_hub) == {"slice-2g.20gb-0": "session:ben:"}
@@ -260,19 +260,17 @@ def test_a_hub_killed_in_mid_spawn_leaves_neither_lease_nor_process(
 def test_a_start_that_is_called_off_leaves_nothing(
     people: dict[str, Any], slices_hub: Any, tools: Any
 ) -> None:
-    lei = people["李雷"]
+    lei, holder = people["李雷"], "session:%E6%9D%8E%E9%9B%B7:"
     with contextlib.suppress(httpx.ReadTimeout):
         lei.api.post("users/李雷/server", json={"profile": "slice-1g-10gb"}, timeout=0.5)
-    tools.wait_for(lambda: "session:%E6%9D%8E%E9%9B%B7:" in holders(slices_hub).values(), 30, slices_hub.log)
+    wait_for("the lease", lambda: holder in holders(slices_hub).values(), seconds=30, why=slices_hub.log)
     ledger = sqlite3.connect(slices_hub.home / "ledger.db", isolation_level=None)
     with contextlib.closing(ledger) as busy:
         # what the start took cannot be given back within the second that the hub waits for that
         busy.execute("BEGIN IMMEDIATE")
         assert lei.api.delete("users/李雷/server").status_code in (202, 204), slices_hub.log()
         busy.execute("ROLLBACK")
-    tools.wait_for(
-        lambda: "session:%E6%9D%8E%E9%9B%B7:" not in holders(slices_hub).values(), 30, slices_hub.log
-    )
+    wait_for("its end", lambda: holder not in holders(slices_hub).values(), seconds=30, why=slices_hub.log)
     assert not [
         env
         for _, env in tools.environments()
@@ -280,9 +278,7 @@ def test_a_start_that_is_called_off_leaves_nothing(
     ]
 
 
-def test_a_session_that_dies_gives_its_slice_back(
-    people: dict[str, Any], slices_hub: Any, tools: Any
-) -> None:
+def test_a_session_that_dies_gives_its_slice_back(people: dict[str, Any], slices_hub: Any) -> None:
     """Also what it started and moved to a session of its own; and its token opens nothing any more."""
     ben = people["ben"]
     if not ben.server().get("ready"):
@@ -292,26 +288,26 @@ def test_a_session_that_dies_gives_its_slice_back(
     assert token.get("user").status_code == 200
     left = subprocess.Popen(["sleep", "600"], env=os.environ | marker, start_new_session=True)
     os.kill(ben.pid(), signal.SIGKILL)
-    tools.wait_for(lambda: not holders(slices_hub), 20, slices_hub.log)
+    wait_for("the slice", lambda: not holders(slices_hub), seconds=20, why=slices_hub.log)
     assert left.wait(10) == -signal.SIGKILL
-    tools.wait_for(lambda: token.get("user").status_code == 403, 20, slices_hub.log)
+    wait_for("the token to end", lambda: token.get("user").status_code == 403, seconds=20, why=slices_hub.log)
 
 
 @pytest.mark.parametrize("by", ["stop", "kill"])
 def test_what_a_terminal_detached_ends_with_the_session(
-    people: dict[str, Any], slices_hub: Any, tools: Any, by: str
+    people: dict[str, Any], slices_hub: Any, by: str
 ) -> None:
     """No mark, no parent, no terminal: nothing of it outlives the slice."""
     ben, line = people["ben"], f"sleep {600 + random.random():.9f}"
     if not ben.server().get("ready"):
         ben.spawn(profile="slice-2g-20gb")
     _in_a_terminal(ben, f"setsid env -i {line} & (setsid env -i sh -c '{line} & {line} &' &)")
-    tools.wait_for(lambda: len(_running(line)) == 3, 30, slices_hub.log)
+    wait_for("three sleeps", lambda: len(_running(line)) == 3, seconds=30, why=slices_hub.log)
     if by == "stop":
         ben.stop()
     else:
         os.kill(ben.pid(), signal.SIGKILL)
-        tools.wait_for(lambda: not holders(slices_hub), 20, slices_hub.log)
+        wait_for("the slice", lambda: not holders(slices_hub), seconds=20, why=slices_hub.log)
     assert _running(line) == []
 
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +21,8 @@ from slicelift_hub.sessions import sessions as table
 from slicelift_hub.spawner import LocalSliceSpawner
 from slicelift_hub.starting import is_served, last_words
 from sqlalchemy import select
+
+from tests.waiting import wait_for
 
 NEEDS = {"1g.10gb": 1}
 # a hub that takes a lease, starts a session, and is gone before it can note its pid
@@ -261,10 +262,8 @@ def test_a_home_is_made_whole_and_left_alone_ever_after(tmp_path: Path) -> None:
 
 def _until_exec(pid: int) -> None:
     """Until the new program is in place: before that a process shows no environment, on a busy machine for long."""
-    until = time.monotonic() + 10
-    while MARKER.encode() not in Path(f"/proc/{pid}/environ").read_bytes():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    environment = Path(f"/proc/{pid}/environ")
+    wait_for("the new program", lambda: MARKER.encode() in environment.read_bytes(), seconds=10)
 
 
 def _running(line: str) -> list[int]:

@@ -20,6 +20,8 @@ from slicelift.launcher_client import read_state
 from slicelift.models import Status
 from slicelift_hub import system_users
 
+from tests.waiting import free_port, wait_for
+
 SLICELIFT = [sys.executable, "-m", "slicelift"]
 
 
@@ -92,7 +94,7 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path, tools: Any) -> Iterator[Desk]:
-    made = Desk(home=tmp_path / "家 home", port=tools.free_port(), hub_port=tools.free_port())
+    made = Desk(home=tmp_path / "家 home", port=free_port(), hub_port=free_port())
     yield made
     if made.up is not None and made.up.poll() is None:
         made.interrupt()
@@ -121,7 +123,7 @@ def test_one_start_lets_in_who_started_it_and_ctrl_c_leaves_nothing(desk: Desk, 
     token = (read_state(desk.home) or {})["token"]
     with tools.client(told["url"], token) as client:
         view = tools.submit(client)
-        tools.wait_for(lambda: client.job(view.run_id).status is Status.RUNNING, 60)
+        wait_for("it to run", lambda: client.job(view.run_id).status is Status.RUNNING)
     assert any("singleuser" in command for command in desk.processes(tools).values())
     assert desk.interrupt() == 0
     assert desk.processes(tools) == {}
@@ -141,20 +143,20 @@ def test_one_start_lets_in_who_started_it_and_ctrl_c_leaves_nothing(desk: Desk, 
 @pytest.mark.parametrize("sign", ["hub/address.json", "hub/proxy.pid", "launcher.json"])
 def test_ctrl_c_on_the_way_up_leaves_nothing(desk: Desk, tools: Any, sign: str) -> None:
     desk.begin()
-    tools.wait_for(lambda: (desk.home / sign).exists(), 60)
+    wait_for(sign, (desk.home / sign).exists)
     assert desk.interrupt() == 0
-    tools.wait_for(lambda: not desk.processes(tools), 10, lambda: str(desk.processes(tools)))
+    wait_for("all to end", lambda: not desk.processes(tools), seconds=10, why=lambda: desk.processes(tools))
 
 
 @pytest.mark.parametrize("victim", ["up", "hub", "proxy"])
-def test_after_a_kill_the_next_up_takes_over(desk: Desk, tools: Any, victim: str) -> None:
+def test_after_a_kill_the_next_up_takes_over(desk: Desk, victim: str) -> None:
     desk.start()
     assert desk.up is not None
     hub_pid = int(json.loads((desk.home / "hub" / "address.json").read_text())["pid"])
     proxy_pid = int((desk.home / "hub" / "proxy.pid").read_text())
     os.kill({"up": desk.up.pid, "hub": hub_pid, "proxy": proxy_pid}[victim], signal.SIGKILL)
     if victim == "proxy":  # the hub starts another
-        tools.wait_for(lambda: _answers(desk.told["hub"]), 30)
+        wait_for("the hub", lambda: _answers(desk.told["hub"]), seconds=30)
     elif victim == "up":  # hub and jobs go on; who asks again is told so
         desk.ended()
         assert json.loads(desk.run("up", "--json").stdout)["hub"] == desk.told["hub"]
@@ -178,12 +180,12 @@ def test_a_launcher_in_the_background_gives_way_with_its_jobs(desk: Desk, tools:
         str(desk.port),
     ]
     alone = subprocess.Popen(command, env=desk.environment, stderr=subprocess.DEVNULL, start_new_session=True)
-    tools.wait_for(lambda: read_state(desk.home))
+    wait_for("the launcher", lambda: read_state(desk.home))
     token = (read_state(desk.home) or {})["token"]
     url = f"http://127.0.0.1:{desk.port}"
     with tools.client(url, token) as client:
         view = tools.submit(client)
-        tools.wait_for(lambda: client.job(view.run_id).status is Status.RUNNING, 60)
+        wait_for("it to run", lambda: client.job(view.run_id).status is Status.RUNNING)
         desk.start()
         assert alone.wait(10) == 0
         found = client.job(view.run_id)

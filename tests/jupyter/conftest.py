@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +20,8 @@ import httpx
 import pytest
 from pytest_jupyter.jupyter_server import *  # noqa: F403  # its fixtures, for this folder only
 from slicelift.launcher_client import Client, find, read_state
+
+from tests.waiting import free_port, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-the-page"
@@ -50,7 +49,7 @@ class Launcher:
                 command, stdout=log, stderr=log, env=environment, start_new_session=True
             )
         pid = self.process.pid
-        wait_for(lambda: (read_state(self.home) or {}).get("pid") == pid, self._log)
+        wait_for("the launcher", lambda: (read_state(self.home) or {}).get("pid") == pid, why=self._log)
         return self
 
     def kill(self) -> None:
@@ -83,7 +82,7 @@ class Launcher:
     def agent(self, run_id: str) -> Callable[[str, Any], httpx.Response]:
         """Posts as the agent of the run's first attempt."""
         path = self.home / "steered" / f"{run_id}-1.json"
-        wait_for(path.exists)
+        wait_for("the attempt", path.exists)
         told = json.loads(path.read_text())
         base = f"{self.url}/api/v1/attempts/{run_id}-1"
 
@@ -120,7 +119,7 @@ class Desk:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=variables, start_new_session=True, cwd=self.root
             )
-        wait_for(self._answers, self.log.read_text)
+        wait_for("the server", self._answers, why=self.log.read_text)
         return self
 
     def stop(self) -> None:
@@ -168,23 +167,6 @@ class Desk:
         with suppress(httpx.TransportError):
             return httpx.get(f"{self.url}api", trust_env=False).status_code == 200
         return False
-
-
-def wait_for(there: Callable[[], Any], why: Callable[[], str] = str, seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, f"waited {seconds} s in vain. {why()}"
-        time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def mint_id() -> str:
-    return "p-" + "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz234567") for _ in range(20))
 
 
 def children(pid: int) -> list[int]:
@@ -291,8 +273,6 @@ def tools() -> Any:
 class Tools:
     """See `tools`."""
 
-    wait_for = staticmethod(wait_for)
-    mint_id = staticmethod(mint_id)
     make_notebook = staticmethod(make_notebook)
     make_project = staticmethod(make_project)
     children = staticmethod(children)

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.promoting import make_promotion_id
+from tests.waiting import wait_for
+
 
 def test_a_check_tells_findings_cells_and_parameters(desk: Any) -> None:
     answer = desk.post("check", path=desk.path)
@@ -101,8 +104,8 @@ def test_a_plan_refused_says_why(desk: Any, request_: dict[str, Any], code: str,
     assert body["hint"]
 
 
-def test_a_promotion_is_told_line_by_line(desk: Any, tools: Any) -> None:
-    identity = tools.mint_id()
+def test_a_promotion_is_told_line_by_line(desk: Any) -> None:
+    identity = make_promotion_id()
     lines = desk.promote(identity, workers=1, name="demo")
     steps = [line["step"]["name"] for line in lines if "step" in line]
     assert steps == ["preflight", "snapshot", "upload", "submit"]
@@ -111,8 +114,8 @@ def test_a_promotion_is_told_line_by_line(desk: Any, tools: Any) -> None:
     assert desk.get(f"api/jobs/{identity}").json()["run_id"] == view["run_id"]
 
 
-def test_the_same_promotion_is_one_job_also_at_once(desk: Any, tools: Any) -> None:
-    identity = tools.mint_id()
+def test_the_same_promotion_is_one_job_also_at_once(desk: Any) -> None:
+    identity = make_promotion_id()
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: desk.promote(identity), range(4)))
     runs = {lines[-1]["view"]["run_id"] for lines in answers}
@@ -124,7 +127,7 @@ def test_the_same_promotion_is_one_job_also_at_once(desk: Any, tools: Any) -> No
 
 def test_a_refused_promotion_ends_with_its_error(desk: Any, tools: Any) -> None:
     tools.make_notebook(desk.project / "wrong.ipynb", "n = 1", "print(m)")
-    answer = desk.post("promote", path="pro ject/wrong.ipynb", promotion_id=tools.mint_id())
+    answer = desk.post("promote", path="pro ject/wrong.ipynb", promotion_id=make_promotion_id())
     (desk.project / "wrong.ipynb").unlink()
     error = json.loads(answer.text.splitlines()[-1])["error"]
     assert error["code"] == "preflight-refused"
@@ -137,16 +140,16 @@ def test_a_promotion_needs_an_id(desk: Any, identity: str | None) -> None:
     assert (answer.status_code, answer.json()["code"]) == (400, "promotion-id-invalid")
 
 
-def test_a_page_that_goes_away_does_not_stop_it(desk: Any, tools: Any) -> None:
-    identity = tools.mint_id()
+def test_a_page_that_goes_away_does_not_stop_it(desk: Any) -> None:
+    identity = make_promotion_id()
     body = {"path": desk.path, "promotion_id": identity}
     with desk.http() as http, http.stream("POST", "promote", json=body) as answer:
         assert answer.status_code == 200
-    tools.wait_for(lambda: desk.get(f"api/jobs/{identity}").status_code == 200)
+    wait_for("the job", lambda: desk.get(f"api/jobs/{identity}").status_code == 200)
 
 
 def test_the_bytes_are_those_of_the_moment_of_the_call(desk: Any, tools: Any) -> None:
-    identity = tools.mint_id()
+    identity = make_promotion_id()
     body = {"path": desk.path, "promotion_id": identity}
     notebook = desk.project / tools.notebook
     with desk.http() as http, http.stream("POST", "promote", json=body) as answer:
@@ -208,7 +211,7 @@ def test_a_killed_worker_is_told_and_comes_back(
     for name in ("json.py", "slicelift.py", "httpx.py"):
         # what lies in the user's folder must not come before the library
         (desk.root / name).write_text("raise SystemExit('the wrong one')\n")
-    tools.wait_for(desk.workers)
+    wait_for("the worker", desk.workers)
     assert desk.post("check", path=desk.path).json()["ok"] is True
     [worker] = desk.workers()
     os.kill(worker, signal.SIGSTOP)
@@ -222,14 +225,14 @@ def test_a_killed_worker_is_told_and_comes_back(
     assert desk.post("check", path=desk.path).json()["ok"] is True
     [second] = desk.workers()
     assert second != worker
-    run = desk.promote(tools.mint_id())[-1]["view"]
+    run = desk.promote(make_promotion_id())[-1]["view"]
     with launcher.client() as client:
         assert client.job(run["run_id"]).owner == run["owner"]
     # the hub's launcher was told of, so none was looked for
     assert not (tmp_path / "none").exists()
     desk.process.kill()
     desk.process.wait()
-    tools.wait_for(lambda: not tools.command_of(second), seconds=5)
+    wait_for("the worker to end", lambda: not tools.command_of(second), seconds=5)
 
 
 def test_a_cold_launcher_is_started_and_the_plan_waits_for_it(
@@ -249,7 +252,7 @@ def test_a_cold_launcher_is_started_and_the_plan_waits_for_it(
     workers = desk.workers()
     assert len(workers) == 1
     desk.stop()
-    tools.wait_for(lambda: not tools.command_of(workers[0]), seconds=5)
+    wait_for("the worker to end", lambda: not tools.command_of(workers[0]), seconds=5)
     assert "Traceback" not in desk.log.read_text()
     # the launcher goes on without the server
     done = subprocess.run(
@@ -261,9 +264,9 @@ def test_a_cold_launcher_is_started_and_the_plan_waits_for_it(
     assert done.returncode == 0, done
 
 
-def test_lines_come_as_they_are_made(desk: Any, tools: Any) -> None:
+def test_lines_come_as_they_are_made(desk: Any) -> None:
     times: list[float] = []
-    body = {"path": desk.path, "promotion_id": tools.mint_id()}
+    body = {"path": desk.path, "promotion_id": make_promotion_id()}
     with desk.http() as http, http.stream("POST", "promote", json=body) as answer:
         for line in answer.iter_lines():
             times.append(time.monotonic())

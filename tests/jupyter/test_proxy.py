@@ -16,6 +16,9 @@ import httpx
 import pytest
 from tornado.simple_httpclient import HTTPStreamClosedError
 
+from tests.promoting import make_promotion_id
+from tests.waiting import wait_for
+
 
 class Events:
     """Reads a stream of events through the server, one at a time."""
@@ -45,9 +48,9 @@ class Events:
 
 
 @pytest.fixture(scope="module")
-def run(desk: Any, launcher: Any, tools: Any) -> str:
+def run(desk: Any, launcher: Any) -> str:
     """A running job of the shared launcher, with a log and an output."""
-    view = desk.promote(tools.mint_id(), name="run 1")[-1]["view"]
+    view = desk.promote(make_promotion_id(), name="run 1")[-1]["view"]
     run_id = str(view["run_id"])
     post = launcher.agent(run_id)
     ranks = [{"rank": 0, "pid": 1, "state": "running"}]
@@ -138,7 +141,7 @@ def test_events_come_at_once_and_the_stream_goes_on_where_it_was(desk: Any, laun
         again.close()
 
 
-def test_a_page_that_goes_away_is_not_streamed_to(desk: Any, launcher: Any, tools: Any) -> None:
+def test_a_page_that_goes_away_is_not_streamed_to(desk: Any, launcher: Any) -> None:
     before = launcher.connections()
     with desk.http() as http:
         streams = [Events(http) for _ in range(8)]
@@ -149,7 +152,7 @@ def test_a_page_that_goes_away_is_not_streamed_to(desk: Any, launcher: Any, tool
         assert desk.get("api/health").status_code == 200
         for stream in streams:
             stream.close()
-    tools.wait_for(lambda: launcher.connections() == before, seconds=5)
+    wait_for("the streams to end", lambda: launcher.connections() == before, seconds=5)
     assert "Traceback" not in desk.log.read_text()
 
 
@@ -188,7 +191,7 @@ def test_neither_address_nor_token_reaches_the_page(desk: Any, launcher: Any, ru
 
 
 def test_a_killed_launcher_ends_the_stream_and_the_next_one_is_found(
-    make_desk: Callable[..., Any], own_launcher: Any, tools: Any
+    make_desk: Callable[..., Any], own_launcher: Any
 ) -> None:
     """Plain JupyterLab: the new launcher has another port. 6 s: a server and two launchers."""
     desk = make_desk("--SliceliftServer.start_launcher=False", behind=own_launcher)

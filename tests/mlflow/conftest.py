@@ -8,19 +8,19 @@ import json
 import secrets
 import sqlite3
 import threading
-import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import tornado.httpserver
 import tornado.netutil
 import tornado.web
-from slicelift.models import DataRef, JobSpec, JobStatus, Snapshot, Status, to_dict
+from slicelift.models import JobStatus, Status, to_dict
 from slicelift.runtime.mlflow_loopback import Loopback
 from slicelift.tracking import Mlflow
 from slicelift.tracking_account import NO_ACCOUNT, Account, make_account
@@ -34,8 +34,10 @@ from slicelift_hub.launcher.mlflow_server import MlflowServer
 from slicelift_hub.launcher.passthrough import PassthroughHandler
 from slicelift_hub.launcher.services import Limits, call_in
 
+from tests.mlflow.origin import SNAPSHOT, SPEC
+from tests.waiting import wait_for
+
 SECRET = "s" * 32
-MD5 = "0123456789abcdef0123456789abcdef.dir"
 
 
 @dataclass
@@ -76,15 +78,8 @@ class House:
         """A run in the ledger, RUNNING; as `TrackedRun`."""
         number = next(self.numbers)
         name = f"train {number}"
-        spec = JobSpec(
-            name=name,
-            snapshot_id="5" * 64,
-            notebook="nb/训练.ipynb",
-            script=".slicelift/promoted.py",
-            cwd="nb",
-            python="python3",
-            **{"parameters": {"lr": 0.1}, "experiment": f"exp {secrets.token_hex(4)}", **fields},
-        )
+        words = {"parameters": {"lr": 0.1}, "experiment": f"exp {secrets.token_hex(4)}", **fields}
+        spec = replace(SPEC, name=name, **words)
         promotion = f"p-{secrets.token_hex(10)}"
         run_id, _ = self.ledger.submit(
             "ann", promotion, spec=spec, snapshot=to_dict(SNAPSHOT), token_of=token_of
@@ -114,7 +109,7 @@ class House:
 
     def settle(self, seconds: float = 30) -> None:
         """Export rounds until one of them passes."""
-        wait_for(lambda: _passes(self.exporter), seconds)
+        wait_for("a round that passes", lambda: _passes(self.exporter), seconds=seconds)
 
 
 @dataclass
@@ -127,40 +122,8 @@ class Job:
     folder: Path
 
 
-SNAPSHOT = Snapshot(
-    id="5" * 64,
-    tree="7" * 40,
-    commit="c" * 40,
-    base_commit="b" * 40,
-    branch="main",
-    dirty=True,
-    notebook="nb/训练.ipynb",
-    cwd="nb",
-    script=".slicelift/promoted.py",
-    script_sha256="1" * 64,
-    lock_sha256="2" * 64,
-)
-DATA = DataRef(
-    path="data/数字",
-    dvc_file="data/数字.dvc",
-    md5=MD5,
-    size_bytes=1234,
-    nfiles=7,
-    remote="store",
-    remote_config={"url": "/srv/dvc store"},
-)
-
-
 def token_of(attempt_id: str) -> str:
     return f"a-{attempt_id}"
-
-
-def wait_for(there: Callable[[], Any], seconds: float = 30) -> None:
-    """Poll until true."""
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.05)
 
 
 def _passes(exporter: Exporter) -> bool:
@@ -275,6 +238,26 @@ def job(house: House, server: Server, tmp_path: Path) -> Iterator[Job]:
     yield Job(run.run_id, loopback, pump, tmp_path)
     loopback.stop()
     launcher.stop()
+
+
+@pytest.fixture
+def client(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """`mlflow` as a rank's code finds it, without anything of an earlier test. Loading it takes 5-8 s once."""
+    import mlflow
+
+    monkeypatch.chdir(tmp_path)
+    for name, value in job.loopback.environment().items():
+        monkeypatch.setenv(name, value)
+    for name in ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID", "MLFLOW_TRACKING_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    mlflow.set_tracking_uri(job.loopback.url)
+    mlflow.tracking.fluent._active_experiment_id = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield mlflow
+        while mlflow.active_run():
+            mlflow.end_run()
+        mlflow.autolog(disable=True)
 
 
 async def _as_submitted(submitted: AttemptRow, attempt_id: str) -> AttemptRow:

@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from slicelift import tracking
 from slicelift.models import Status
 from slicelift_hub.launcher.ledger_events import Checkpoint
 from slicelift_hub.launcher.series import Fold
+
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -31,13 +32,6 @@ def lines(first: int, last: int, *names: str) -> list[dict[str, Any]]:
         {"q": q, "t": START + q / 10, "k": "m", "s": q, "m": dict.fromkeys(names, q / 3)}
         for q in range(first, last + 1)
     ]
-
-
-def wait_for(there: Callable[[], Any], seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.05)
 
 
 def test_a_run_from_beginning_to_end(house: Any, server: Any) -> None:
@@ -98,7 +92,7 @@ def test_a_server_stopped_in_the_middle_doubles_and_loses_nothing(house: Any, se
     first = house.submit()
     house.exporter.start()
     house.append(first.run_id, lines(1, 300, "loss"))
-    wait_for(lambda: server.runs_of(first.promotion_id))
+    wait_for("its run in MLflow", lambda: server.runs_of(first.promotion_id))
     os.kill(server.supervised.pid, signal.SIGSTOP)
     try:
         second = house.submit()  # a create hangs in the air
@@ -114,8 +108,8 @@ def test_a_server_stopped_in_the_middle_doubles_and_loses_nothing(house: Any, se
     house.append(first.run_id, lines(1001, 1050, "loss"))
     house.end(first.run_id, Status.FINISHED)
     house.end(second.run_id, Status.FINISHED)
-    wait_for(lambda: all(house.tracked(run.run_id).mlflow_run_id for run in (first, second)))
-    wait_for(lambda: not house.ledger.batches_to_export(1) and not house.ledger.runs_to_close())
+    wait_for("both runs", lambda: all(house.tracked(run.run_id).mlflow_run_id for run in (first, second)))
+    wait_for("the rest", lambda: not house.ledger.batches_to_export(1) and not house.ledger.runs_to_close())
     for run, points in ((first, 1050), (second, 100)):
         (mlflow_run,) = server.runs_of(run.promotion_id)
         assert server.rows(COUNT, mlflow_run) == [("loss", points, points * (points + 1) // 2)]
@@ -262,13 +256,13 @@ def test_death_of_the_server_in_the_middle(house: Any, server: Any) -> None:
     run = house.submit()
     house.exporter.start()
     house.append(run.run_id, lines(1, 200, "loss"))
-    wait_for(lambda: server.runs_of(run.promotion_id))
+    wait_for("its run in MLflow", lambda: server.runs_of(run.promotion_id))
     os.kill(server.supervised.pid, signal.SIGKILL)
     house.append(run.run_id, lines(201, 400, "loss"))
     house.end(run.run_id, Status.FINISHED)
     other = house.submit()
-    wait_for(lambda: house.tracked(other.run_id).mlflow_run_id, 180)
-    wait_for(lambda: not house.ledger.batches_to_export(1) and not house.ledger.runs_to_close())
+    wait_for("the other one in MLflow", lambda: house.tracked(other.run_id).mlflow_run_id, seconds=180)
+    wait_for("the rest", lambda: not house.ledger.batches_to_export(1) and not house.ledger.runs_to_close())
     (mlflow_run,) = server.runs_of(run.promotion_id)
     assert server.rows(COUNT, mlflow_run) == [("loss", 400, 80200)]
     assert len(server.runs_of(other.promotion_id)) == 1

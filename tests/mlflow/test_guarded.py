@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
@@ -82,25 +80,6 @@ def test_versions_have_the_owners_own_word(house: Any, server: Any, bob: Mlflow,
     assert [item.name for item in registry.list_versions(server.mlflow, "shared name")] == ["shared name"]
     assert registry.list_versions(bob, "shared name") == ()
     assert "shared name" not in {item.name for item in registry.list_versions(bob)}
-
-
-@pytest.fixture
-def client(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """`mlflow` as a rank's code finds it. Loading it takes 5-8 s once."""
-    import mlflow
-
-    monkeypatch.chdir(tmp_path)
-    for name, value in job.loopback.environment().items():
-        monkeypatch.setenv(name, value)
-    for name in ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID", "MLFLOW_TRACKING_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    mlflow.set_tracking_uri(job.loopback.url)
-    mlflow.tracking.fluent._active_experiment_id = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield mlflow
-        while mlflow.active_run():
-            mlflow.end_run()
 
 
 @pytest.mark.filterwarnings("ignore:.*type hints:UserWarning")

@@ -8,9 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -18,36 +16,11 @@ import pytest
 from slicelift.models import Status
 from slicelift.runtime.mlflow_ids import local_run_id
 
+from tests.waiting import wait_for
+
 pytestmark = pytest.mark.slow
 
 POINTS = "select key, step, value from metrics where run_uuid = ? and is_nan = 0 order by key, step"
-
-
-def wait_for(there: Callable[[], Any], seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.05)
-
-
-@pytest.fixture
-def client(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """`mlflow` as a rank's code finds it, without anything of an earlier test. Loading it takes 5-8 s once."""
-    import mlflow
-
-    monkeypatch.chdir(tmp_path)
-    for name, value in job.loopback.environment().items():
-        monkeypatch.setenv(name, value)
-    for name in ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
-    mlflow.set_tracking_uri(job.loopback.url)
-    mlflow.tracking.fluent._active_experiment_id = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield mlflow
-        while mlflow.active_run():
-            mlflow.end_run()
-        mlflow.autolog(disable=True)
 
 
 @pytest.fixture
@@ -130,7 +103,7 @@ def test_an_outage_stops_no_metric_and_a_child_run_waits(
     os.kill(server.supervised.pid, signal.SIGSTOP)
     children: list[Any] = []
     try:
-        wait_for(lambda: server.supervised.state.status == "down")
+        wait_for("MLflow to be down", lambda: server.supervised.state.status == "down")
         began = time.monotonic()
         client.set_experiment("in the dark")
         with client.start_run():
@@ -146,7 +119,7 @@ def test_an_outage_stops_no_metric_and_a_child_run_waits(
         assert children == []
     finally:
         os.kill(server.supervised.pid, signal.SIGCONT)
-    wait_for(lambda: server.supervised.state.status == "up")
+    wait_for("MLflow to be up", lambda: server.supervised.state.status == "up")
     house.settle()
     start.join(30)
     run = house.tracked(job.run_id)

@@ -17,14 +17,9 @@ import pytest
 from slicelift.errors import Conflict
 from slicelift_hub.launcher.mlflow_server import MlflowServer
 
+from tests.waiting import wait_for
+
 pytestmark = pytest.mark.slow
-
-
-def wait_for(there: Any, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.05)
 
 
 def test_it_is_up_on_loopback_with_its_own_database(server: Any) -> None:
@@ -54,11 +49,11 @@ def test_a_stopped_server_is_down_and_up_again_when_it_goes_on(server: Any) -> N
     """About 5 s: two looks of 2 s each must go unanswered."""
     os.kill(server.supervised.pid, signal.SIGSTOP)
     try:
-        wait_for(lambda: server.supervised.state.status == "down", 15)
+        wait_for("MLflow to be down", lambda: server.supervised.state.status == "down", seconds=15)
         assert "does not answer" in server.supervised.state.message
     finally:
         os.kill(server.supervised.pid, signal.SIGCONT)
-    wait_for(lambda: server.supervised.state.status == "up", 15)
+    wait_for("MLflow to be up", lambda: server.supervised.state.status == "up", seconds=15)
 
 
 def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -> None:
@@ -95,7 +90,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     )
     supervised = MlflowServer(tmp_path)
     supervised.start()
-    wait_for(lambda: "exit code 1" in supervised.state.message, 20)
+    wait_for("word of its end", lambda: "exit code 1" in supervised.state.message, seconds=20)
     assert supervised.state.status == "down"
     assert supervised.state.message.endswith("DatabaseError: file is not a database")
     supervised.stop()
@@ -120,10 +115,10 @@ def test_kill_9_of_the_launcher_takes_the_server_along(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         pid = int(launcher.stdout.readline())
-        wait_for(lambda: "numpy" in Path(f"/proc/{pid}/maps").read_text())  # it is well on its way
+        wait_for("numpy", lambda: "numpy" in Path(f"/proc/{pid}/maps").read_text())  # it is well on its way
         os.kill(pid, signal.SIGSTOP)  # the worst case: it cannot even notice
         launcher.kill()
-    wait_for(lambda: not _alive(pid), 10)
+    wait_for("its end", lambda: not _alive(pid), seconds=10)
 
 
 def test_it_is_started_again_on_the_same_port_after_its_death(tmp_path: Path) -> None:
@@ -131,10 +126,10 @@ def test_it_is_started_again_on_the_same_port_after_its_death(tmp_path: Path) ->
     supervised = MlflowServer(tmp_path)
     supervised.start()
     url = supervised.url
-    wait_for(lambda: supervised.pid)
+    wait_for("a process", lambda: supervised.pid)
     first = supervised.pid
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: supervised.pid not in (None, first), 10)
+    wait_for("another process", lambda: supervised.pid not in (None, first), seconds=10)
     assert supervised.url == url
     supervised.stop()
     assert supervised.pid is None

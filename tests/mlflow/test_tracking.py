@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from slicelift import tracking
 from slicelift.errors import Unavailable
-from slicelift.models import DataRef, JobSpec, Snapshot, Status
+from slicelift.models import JobSpec, Snapshot, Status
 from slicelift.tracking import Mlflow, RunGone
 
-pytestmark = pytest.mark.slow
+from tests.mlflow.origin import DATA, MD5, SNAPSHOT, SPEC
 
-MD5 = "0123456789abcdef0123456789abcdef.dir"
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,50 +34,23 @@ class Run:
 
 def make_run(number: int, **fields: Any) -> Run:
     """A run with everything in it."""
-    data = DataRef(
-        path="data/数字",
-        dvc_file="data/数字.dvc",
-        md5=MD5,
-        size_bytes=1234,
-        nfiles=7,
-        remote="store",
-        remote_config={"url": "/srv/dvc store"},
-    )
-    spec = JobSpec(
-        name="训练 one",
-        snapshot_id="5" * 64,
-        notebook="nb/训练.ipynb",
-        script=".slicelift/promoted.py",
-        cwd="nb",
-        python="python3",
+    spec = replace(
+        SPEC,
         workers=2,
         parameters={"lr": 0.1, "layers": [3, 4], "name": None},
-        data=(data,),
+        data=(DATA,),
         experiment=f"tracking {number}",
         tags={"team": "red", "slicelift.run_id": "forged"},
-    )
-    snapshot = Snapshot(
-        id="5" * 64,
-        tree="7" * 40,
-        commit="c" * 40,
-        base_commit="b" * 40,
-        branch="main",
-        dirty=True,
-        notebook="nb/训练.ipynb",
-        cwd="nb",
-        script=".slicelift/promoted.py",
-        script_sha256="1" * 64,
-        lock_sha256="2" * 64,
     )
     run = Run(
         promotion_id=f"p-{number}-{time.time_ns()}",
         run_id=f"r-{number}",
         owner="ann",
-        name="训练 one",
+        name=SPEC.name,
         attempt=1,
         created=1764469000.5,
         spec=spec,
-        snapshot=snapshot,
+        snapshot=SNAPSHOT,
     )
     return replace(run, **fields)
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 import pytest
 from slicelift_hub.accounts import Accounts
+
+from tests.waiting import free_port, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -35,21 +37,6 @@ class Hub:
 
     def log(self) -> str:
         return (self.home / "hub.log").read_text(errors="replace")[-6000:]
-
-
-def wait_for(there: Callable[[], Any], seconds: float, why: Callable[[], str] = str) -> None:
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, f"it did not come: {why()}"
-        time.sleep(0.1)
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +62,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         )
     made = Hub(home, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{launcher}", process)
     try:
-        wait_for(lambda: tracker_is_up(made), 240, made.log)
+        wait_for("MLflow", lambda: tracker_is_up(made), seconds=240, why=made.log)
         yield made
     finally:
         state = (home / "launcher.json").read_text() if (home / "launcher.json").is_file() else ""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,11 +17,14 @@ from typing import Any
 
 import pytest
 from slicelift.launcher_client import Client, read_state
-from slicelift.models import DataRef, JobSpec, RunView, Snapshot, SnapshotFile, Status
+from slicelift.models import DataRef, RunView, Status
 from slicelift.runtime import processes
 from slicelift_hub import isolation
 from slicelift_hub.homes import slug
 from slicelift_hub.system_users import SystemUser, remove_all, system_user
+
+from tests.promoting import make_promotion_id, make_spec, upload
+from tests.waiting import free_port, wait_for
 
 SCOPE = "access:services!service=launcher"
 
@@ -55,17 +54,14 @@ class Machine:
     _clients: dict[str, Client] = field(default_factory=dict)
 
     def start(self) -> Machine:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         command = [sys.executable, "-m", "slicelift_hub.launcher", "--hub", "--home", str(self.home)]
-        command += ["--tracker", "none", "--port", str(port), "--slots", "8"]
+        command += ["--tracker", "none", "--port", str(free_port()), "--slots", "8"]
         told = {"JUPYTERHUB_API_URL": self.hub_url, "JUPYTERHUB_API_TOKEN": "the service's own"}
         told |= {"JUPYTERHUB_SERVICE_NAME": "launcher", "ADMINS_CLOUD_KEY": "key-of-the-admin"}
         with (self.home.parent / "launcher.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=os.environ | told, stdout=log, stderr=log)
         pid = self.process.pid
-        wait_for(lambda: (read_state(self.home) or {}).get("pid") == pid, self.log)
+        wait_for("the launcher", lambda: (read_state(self.home) or {}).get("pid") == pid, why=self.log)
         return self
 
     def kill(self) -> None:
@@ -85,7 +81,7 @@ class Machine:
             found = processes.look(pid)
             if found and processes.user_of(pid) in uids:
                 processes.send(found, signal.SIGKILL)
-        wait_for(lambda: not remove_all(self.home))
+        wait_for("the accounts to go", lambda: not remove_all(self.home))
         assert not _accounts_left(accounts)
 
     def user(self, name: str) -> SystemUser:
@@ -102,17 +98,9 @@ class Machine:
         return self._clients[name]
 
     def submit(self, name: str, script: str, **changes: Any) -> RunView:
-        client, content = self.client(name), {"promoted.py": script.encode()}
-        snapshot = make_snapshot(content)
-        missing = set(client.offer_snapshot(snapshot))
-        client.send_blobs(
-            iter([(sha(data), len(data), data) for data in content.values() if sha(data) in missing])
-        )
-        assert client.offer_snapshot(snapshot) == []
-        words = {"name": "demo", "snapshot_id": snapshot.id, "notebook": "demo.ipynb", "cwd": "."}
-        words |= {"script": "promoted.py", "python": sys.executable}
-        promotion = "p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20]
-        return client.submit(promotion, JobSpec(**(words | changes)))
+        client = self.client(name)
+        snapshot = upload(client, {"promoted.py": script.encode()})
+        return client.submit(make_promotion_id(), make_spec(snapshot, **changes))
 
     def until(self, name: str, run_id: str, status: Status, seconds: float = 200) -> RunView:
         client = self.client(name)
@@ -122,7 +110,7 @@ class Machine:
             assert view.status == status or not view.status.terminal, (view, self.words(view))
             return view.status == status
 
-        wait_for(reached, lambda: self.log() + self.words(client.job(run_id)), seconds)
+        wait_for(status, reached, seconds=seconds, why=lambda: self.log() + self.words(client.job(run_id)))
         return client.job(run_id)
 
     def words(self, view: RunView) -> str:
@@ -174,26 +162,6 @@ def make_data(remote: Path, files: dict[str, bytes], **words: Any) -> DataRef:
     return DataRef(md5=f"{md5(listing)}.dir", size_bytes=size, nfiles=len(files), **(told | words))
 
 
-def make_snapshot(content: dict[str, bytes]) -> Snapshot:
-    files = tuple(
-        SnapshotFile(path=path, sha256=sha(data), size_bytes=len(data)) for path, data in content.items()
-    )
-    words = {"tree": "t", "commit": "c", "base_commit": "b", "branch": "main", "dirty": False, "cwd": "."}
-    words |= {"notebook": "demo.ipynb", "script": "promoted.py", "script_sha256": "", "lock_sha256": ""}
-    return Snapshot(id=sha(repr(sorted(content.items())).encode()), files=files, **words)
-
-
-def wait_for(condition: Callable[[], Any], why: Callable[[], str] = str, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"waited {seconds} s in vain. {why()}"
-        time.sleep(0.05)
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def md5(data: bytes) -> str:
     return hashlib.md5(data).hexdigest()
 
@@ -236,5 +204,4 @@ def tools() -> Any:
 class Tools:
     """See `tools`."""
 
-    wait_for = staticmethod(wait_for)
     make_data = staticmethod(make_data)

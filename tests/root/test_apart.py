@@ -13,6 +13,8 @@ import pytest
 from slicelift.models import Status
 from slicelift.runtime import processes
 
+from tests.waiting import wait_for
+
 pytestmark = pytest.mark.needs_root
 
 # A's job: a port without a password, files in the shared places, a secret in environment and command line
@@ -78,7 +80,7 @@ NOTHING = {
 
 
 @pytest.fixture(scope="module")
-def annas(machine: Any, tools: Any) -> Any:
+def annas(machine: Any) -> Any:
     """Anna's running job, with a secret and a file of hers in her home; a second job of hers is over."""
     client = machine.client("anna")
     client.set_secret("ANNAS_KEY", "annas-secret")
@@ -87,7 +89,7 @@ def annas(machine: Any, tools: Any) -> Any:
     machine.until("anna", over.run_id, Status.FINISHED)
     view = machine.submit("anna", TARGET, secrets=("ANNAS_KEY",))
     machine.until("anna", view.run_id, Status.RUNNING)
-    tools.wait_for(lambda: b"port" in client.logs(view.run_id, rank=0)[0], seconds=120)
+    wait_for("its port", lambda: b"port" in client.logs(view.run_id, rank=0)[0], seconds=120)
     yield view
     client.cancel(view.run_id)
     assert machine.until("anna", view.run_id, Status.KILLED).status is Status.KILLED

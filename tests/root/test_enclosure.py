@@ -19,18 +19,20 @@ from slicelift_hub.launcher.backend import make_backend
 from slicelift_hub.system_users import remove_all, system_user
 from traitlets.config import Config
 
+from tests.waiting import wait_for
+
 pytestmark = pytest.mark.needs_root
 
 Enclosed = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("enclosure 围") / "home"
     made.mkdir(mode=0o700)
     (made / "ledger.db").write_text("secret")
     yield made
-    tools.wait_for(lambda: not remove_all(made), lambda: str(remove_all(made)))
+    wait_for("the accounts to go", lambda: not remove_all(made), why=lambda: remove_all(made))
 
 
 @pytest.fixture

@@ -20,17 +20,19 @@ from slicelift.runtime import processes
 from slicelift_hub.isolation import JobEnclosure
 from slicelift_hub.system_users import remove_all, system_user
 
+from tests.waiting import wait_for
+
 pytestmark = pytest.mark.needs_root
 
 HANDLE = "local://r-forged-1"
 
 
 @pytest.fixture
-def home(tmp_path: Path, tools: Any) -> Iterator[Path]:
+def home(tmp_path: Path) -> Iterator[Path]:
     made = tmp_path / "home"
     made.mkdir(mode=0o700)
     yield made
-    tools.wait_for(lambda: not remove_all(made), lambda: str(remove_all(made)))
+    wait_for("the accounts to go", lambda: not remove_all(made), why=lambda: remove_all(made))
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_an_exit_status_that_is_none_ends_the_job_as_failed(local: Local, folder
 
 
 def test_what_is_given_to_the_user_is_not_read_from_the_folder(
-    local: Local, folder: Path, tmp_path: Path, tools: Any
+    local: Local, folder: Path, tmp_path: Path
 ) -> None:
     """A delivering agent is started anew: the forged request must not have root give Bob somebody's folder."""
     (tmp_path / "annas").mkdir()
@@ -120,7 +122,7 @@ def test_what_is_given_to_the_user_is_not_read_from_the_folder(
     assert (tmp_path / "annas").stat().st_uid == 0
     assert (local.home / "checkpoints" / "r-forged").stat().st_uid == system_user(local.home, "bob").uid
     # the folder holds no runtime: the agent ends at once, and may not outlive Bob's account
-    tools.wait_for(lambda: "No module named" in (folder / "agent.log").read_text())
+    wait_for("the agent to end", lambda: "No module named" in (folder / "agent.log").read_text())
 
 
 def test_a_given_attempt_never_gets_an_agent_of_roots(home: Path, folder: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from slicelift.models import Status
 from slicelift.runtime import processes
 
+from tests.waiting import wait_for
+
 pytestmark = pytest.mark.needs_root
 
 GANG = """
@@ -99,29 +101,29 @@ def test_a_remote_in_a_closed_folder_is_named(machine: Any, tools: Any, tmp_path
     assert "c.Launcher.visible" in done.message
 
 
-def test_a_cancel_ends_the_processes_of_another_user(machine: Any, tools: Any) -> None:
+def test_a_cancel_ends_the_processes_of_another_user(machine: Any) -> None:
     view = machine.submit("bob", SLEEP)
     machine.until("bob", view.run_id, Status.RUNNING)
     agent = json.loads((machine.attempt(view.run_id) / "agent.pid").read_text())
     assert processes.user_of(agent["pid"]) == machine.user("bob").uid
     machine.client("bob").cancel(view.run_id)
     assert machine.until("bob", view.run_id, Status.KILLED).reason == "cancelled by bob"
-    tools.wait_for(lambda: not machine.processes_of("bob"))
+    wait_for("bob's processes to end", lambda: not machine.processes_of("bob"))
 
 
-def test_a_killed_agent_is_settled_and_another_one_delivers_as_the_owner(machine: Any, tools: Any) -> None:
+def test_a_killed_agent_is_settled_and_another_one_delivers_as_the_owner(machine: Any) -> None:
     view = machine.submit("bob", SLEEP)
     machine.until("bob", view.run_id, Status.RUNNING)
     root = machine.attempt(view.run_id)
-    tools.wait_for(lambda: b"here" in machine.client("bob").logs(view.run_id, rank=0)[0])
+    wait_for("its line", lambda: b"here" in machine.client("bob").logs(view.run_id, rank=0)[0])
     os.kill(json.loads((root / "agent.pid").read_text())["pid"], signal.SIGKILL)
     assert machine.until("bob", view.run_id, Status.FAILED).reason == "agent-lost"
-    tools.wait_for((root / "delivered.json").exists)
+    wait_for("the delivery", (root / "delivered.json").exists)
     assert (root / "delivered.json").stat().st_uid == machine.user("bob").uid
-    tools.wait_for(lambda: not machine.processes_of("bob"))
+    wait_for("bob's processes to end", lambda: not machine.processes_of("bob"))
 
 
-def test_a_restarted_launcher_finds_the_job_and_the_job_finds_it(machine: Any, tools: Any) -> None:
+def test_a_restarted_launcher_finds_the_job_and_the_job_finds_it(machine: Any) -> None:
     flag = machine.home_of("bob") / "go"
     waits = f"import pathlib, time\nwhile not pathlib.Path({str(flag)!r}).exists(): time.sleep(0.05)\nprint('went on')\n"
     view = machine.submit("bob", waits)

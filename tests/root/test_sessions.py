@@ -7,7 +7,6 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from slicelift.runtime import processes
@@ -20,6 +19,8 @@ from slicelift_hub.sessions import MARKER, Sessions, make_holder
 from slicelift_hub.system_users import SystemUser, remove_all, system_user
 from sqlalchemy import insert
 
+from tests.waiting import wait_for
+
 pytestmark = pytest.mark.needs_root
 
 NEEDS = {"1g.10gb": 1}
@@ -30,12 +31,12 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def home(tmp_path: Path, tools: Any) -> Iterator[Path]:
+def home(tmp_path: Path) -> Iterator[Path]:
     made = tmp_path / "home 家"
     made.mkdir(mode=0o700)
     tmp_path.chmod(0o711)
     yield made
-    tools.wait_for(lambda: not remove_all(made), lambda: str(remove_all(made)))
+    wait_for("the accounts to go", lambda: not remove_all(made), why=lambda: remove_all(made))
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def user(home: Path) -> Iterator[SystemUser]:
 
 
 @pytest.fixture
-def start(home: Path, sessions: Sessions, user: SystemUser, tools: Any) -> Iterator[Start]:
+def start(home: Path, sessions: Sessions, user: SystemUser) -> Iterator[Start]:
     """Starts a session of anna's as the spawner does, and waits for its three sleeps."""
     made: list[subprocess.Popen[bytes]] = []
 
@@ -71,7 +72,7 @@ def start(home: Path, sessions: Sessions, user: SystemUser, tools: Any) -> Itera
         environment = os.environ | {MARKER: session.session_id}
         made.append(subprocess.Popen(command, env=environment, cwd="/", start_new_session=True))
         sessions.started(holder, made[-1].pid)
-        tools.wait_for(lambda: len([pid for pid in set(living(user)) - before if sleeps(pid)]) == 3)
+        wait_for("three sleeps", lambda: len([pid for pid in set(living(user)) - before if sleeps(pid)]) == 3)
         return made[-1]
 
     yield begin

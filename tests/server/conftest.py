@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import importlib.util
 import json
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from slicelift.launcher_client import Client, find, read_state
-from slicelift.models import JobSpec, JobStatus, RunView, Snapshot, SnapshotFile, Status, to_dict
+from slicelift.models import JobSpec, JobStatus, RunView, Snapshot, Status, to_dict
 from slicelift_hub.database import open_database, reading
+
+from tests.promoting import make_promotion_id, make_spec, upload
+from tests.server.postgres import serving
+from tests.waiting import free_port, wait_for
 
 HERE = Path(__file__).parent
 # modules whose tests run twice: the ledger on SQLite, and on PostgreSQL
@@ -82,8 +81,7 @@ class Launcher:
             self.process = subprocess.Popen(
                 command, stderr=log, stdout=log, env=environment, start_new_session=True
             )
-        pid = self.process.pid
-        wait_for(lambda: (read_state(self.home) or {}).get("pid") == pid, self._log, alive=self.process)
+        wait_for("the launcher", self._is_up, why=self._log)
         return self
 
     def kill(self) -> None:
@@ -129,18 +127,10 @@ class Launcher:
 
     def snapshot(self, **files: bytes) -> Snapshot:
         """A complete snapshot of these files (`promoted.py` is always there)."""
-        content = {"promoted.py": b"print('hi')\n"} | files
-        snapshot = make_snapshot(content)
-        missing = set(self.client.offer_snapshot(snapshot))
-        blobs = [(digest(data), len(data), data) for data in content.values() if digest(data) in missing]
-        self.client.send_blobs(iter(blobs))
-        assert self.client.offer_snapshot(snapshot) == []
-        return snapshot
+        return upload(self.client, {"promoted.py": b"print('hi')\n"} | files)
 
     def spec(self, **changes: Any) -> JobSpec:
-        words = {"name": "demo", "snapshot_id": self.snapshot().id, "notebook": "demo.ipynb", "cwd": "."}
-        words |= {"script": "promoted.py", "python": sys.executable}
-        return JobSpec(**(words | changes))
+        return make_spec(self.snapshot(), **changes)
 
     def submit(self, **changes: Any) -> RunView:
         return self.client.submit(make_promotion_id(), self.spec(**changes))
@@ -150,10 +140,9 @@ class Launcher:
         return self.until(self.submit(**changes).run_id, Status.RUNNING)
 
     def until(self, run_id: str, status: Status, seconds: float = 30) -> RunView:
-        wait_for(
-            lambda: self.client.job(run_id).status == status, lambda: str(self.client.job(run_id)), seconds
-        )
-        return self.client.job(run_id)
+        view = partial(self.client.job, run_id)
+        wait_for(status, lambda: view().status == status, seconds=seconds, why=view)
+        return view()
 
     def steer(self, attempt_id: str, status: Status, **changes: Any) -> None:
         """What the backend says of this attempt from now on."""
@@ -165,7 +154,7 @@ class Launcher:
     def agent(self, view: RunView) -> Agent:
         attempt_id = f"{view.run_id}-{view.attempt}"
         path = self.home / "steered" / f"{attempt_id}.json"
-        wait_for(path.exists)
+        wait_for("the attempt", path.exists)
         self._agents.append(Agent(str(self.state["url"]), json.loads(path.read_text())["token"], attempt_id))
         return self._agents[-1]
 
@@ -182,53 +171,13 @@ class Launcher:
         finally:
             engine.dispose()
 
+    def _is_up(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"it has ended. {self._log()}"
+        return (read_state(self.home) or {}).get("pid") == self.process.pid
+
     def _log(self) -> str:
         return (self.home / "test.log").read_text()
-
-
-def wait_for(
-    condition: Callable[[], Any],
-    why: Callable[[], str] = str,
-    seconds: float = 30,
-    *,
-    alive: subprocess.Popen[bytes] | None = None,
-) -> None:
-    """Until it holds; in vain when the process `alive` ends."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"waited {seconds} s in vain. {why()}"
-        assert alive is None or alive.poll() is None, f"it has ended. {why()}"
-        time.sleep(0.02)
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def make_promotion_id() -> str:
-    return "p-" + base64.b32encode(secrets.token_bytes(13)).decode().lower()[:20]
-
-
-def make_snapshot(content: dict[str, bytes]) -> Snapshot:
-    files = tuple(
-        SnapshotFile(path=path, sha256=digest(data), size_bytes=len(data)) for path, data in content.items()
-    )
-    identity = digest(repr(sorted(content.items())).encode())
-    words = {"tree": "t", "commit": "c", "base_commit": "b", "branch": "main", "dirty": False}
-    words |= {
-        "notebook": "demo.ipynb",
-        "cwd": ".",
-        "script": "promoted.py",
-        "script_sha256": "",
-        "lock_sha256": "",
-    }
-    return Snapshot(id=identity, files=files, **words)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
@@ -244,7 +193,7 @@ def make_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     ) -> Launcher:
         root = home or tmp_path_factory.mktemp("launcher 发射") / "home"
         # not the usual port, which other tests may want
-        defaults = {"--tracker": "none", "--port": str(_free_port()), "--slots": "4"}
+        defaults = {"--tracker": "none", "--port": str(free_port()), "--slots": "4"}
         defaults |= {"--backend": "steered.Steered"}
         chosen = [word for name, value in defaults.items() if name not in options for word in (name, value)]
         ledger = database(root / "ledger.db") if database else None
@@ -260,12 +209,7 @@ def make_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Any]:
     """A PostgreSQL server for the whole run; its start takes 2 s. See postgres.py."""
-    spec = importlib.util.spec_from_file_location("slicelift_test_postgres", HERE / "postgres.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with module.serving() as server:
+    with serving() as server:
         yield server
 
 
@@ -299,18 +243,3 @@ def launcher_with_tracker(make_launcher: Callable[..., Launcher]) -> Iterator[La
     made = make_launcher("--tracker", "mlflow").start()
     yield made
     made.close()
-
-
-@pytest.fixture(scope="session")
-def tools() -> Any:
-    """The functions of this file, which test modules must not import."""
-    return Tools
-
-
-class Tools:
-    """See `tools`."""
-
-    wait_for = staticmethod(wait_for)
-    digest = staticmethod(digest)
-    make_promotion_id = staticmethod(make_promotion_id)
-    make_snapshot = staticmethod(make_snapshot)

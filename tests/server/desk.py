@@ -127,7 +127,7 @@ class Desk:
 
 
 async def until(there: Callable[[], Any]) -> None:
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 20
     while not there():
         assert time.monotonic() < limit, "it did not come"
         await asyncio.sleep(0.01)

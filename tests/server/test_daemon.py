@@ -11,15 +11,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from slicelift import launcher_start
 from slicelift.errors import SliceliftError, Unavailable
 from slicelift.launcher_client import Client, ensure, find, is_alive, read_state
+
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     state = read_state(root)
     if state is not None:
         os.kill(state["pid"], signal.SIGTERM)
-        _until(lambda: read_state(root) is None)
+        wait_for("its end", lambda: read_state(root) is None)
 
 
 def test_reading_starts_nothing_and_names_the_way_on(home: Path) -> None:
@@ -108,9 +108,9 @@ def test_many_starters_at_once_end_with_one_launcher(home: Path) -> None:
     clients[0].shutdown()
     for client in [*clients, again]:
         client.close()
-    _until(lambda: read_state(home) is None)
+    wait_for("its end", lambda: read_state(home) is None)
     assert not (home / "launcher.json").exists()
-    _until(lambda: _lock_is_free(home))
+    wait_for("its lock", lambda: _lock_is_free(home))
 
 
 def test_a_launcher_that_cannot_come_up_says_why_to_who_started_it(home: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_launcher_whose_home_was_removed_ends_by_itself(home: Path) -> None:
     client.close()
     assert state is not None
     shutil.rmtree(home)
-    _until(lambda: not is_alive(state["pid"]))
+    wait_for("its end", lambda: not is_alive(state["pid"]))
 
 
 def test_the_client_is_light_to_import() -> None:
@@ -186,13 +186,6 @@ def test_what_a_broken_launcher_last_said_is_told(tmp_path: Path) -> None:
 def _run(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slicelift_hub.launcher", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-def _until(condition: Any) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def _lock_is_free(home: Path) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from slicelift.models import RunView, Status
 
+from tests.waiting import wait_for
+
 
 class Watch:
     """Reads a stream by hand, one event at a time."""
@@ -124,12 +126,12 @@ def test_the_client_survives_a_restart_of_the_launcher(make_launcher: Any, datab
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
-    _until(lambda: any(kind == "run" for kind, _ in seen))
+    wait_for("the run", lambda: any(kind == "run" for kind, _ in seen))
     launcher.kill()
     launcher.start()
-    _until(lambda: [kind for kind, _ in seen].count("run") >= 2)
+    wait_for("the run again", lambda: [kind for kind, _ in seen].count("run") >= 2)
     agent.send(agent.metrics(1, 2, loss=1.0))
-    _until(lambda: any(kind == "points" for kind, _ in seen))
+    wait_for("the points", lambda: any(kind == "points" for kind, _ in seen))
     launcher.steer(f"{view.run_id}-1", Status.FINISHED)
     thread.join(15)
     done.set()
@@ -159,10 +161,3 @@ def test_a_watcher_that_does_not_read_is_dropped(launcher: Any) -> None:
     assert received < 250 * 900 * 40
     assert launcher.client.job(view.run_id).latest["a_rather_long_name_of_a_metric_0000"][0] == 250
     launcher.client.cancel(view.run_id)
-
-
-def _until(condition: Any) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)

@@ -15,6 +15,8 @@ from slicelift_hub.launcher.idle import IdleLimit, judge_idle
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.nodes import Report, fold_idle, take_in
 
+from tests.waiting import wait_for
+
 WORDS = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": "python3"}
 SPEC = JobSpec(name="job", snapshot_id="0" * 64, workers=2, gpus_per_worker=1, preset="watched", **WORDS)
 RUNNING = JobStatus(status=Status.RUNNING, phase="running")
@@ -95,12 +97,12 @@ def test_a_preset_without_a_limit_ends_nobody(ledger: Ledger) -> None:
     assert (ledger.view(run_id).status, changed) == (Status.RUNNING, [])
 
 
-def test_an_agent_tells_for_how_long_and_nonsense_is_no_evidence(make_launcher: Any, tools: Any) -> None:
+def test_an_agent_tells_for_how_long_and_nonsense_is_no_evidence(make_launcher: Any) -> None:
     """A launcher as a process: about two seconds."""
     launcher = make_launcher("--backend", "steered.Placed").start()
     try:
         view = launcher.submit(workers=1, gpus_per_worker=1)
-        tools.wait_for(lambda: launcher.client.job(view.run_id).handle)
+        wait_for("the backend to have it", lambda: launcher.client.job(view.run_id).handle)
         agent, found = launcher.agent(view), []
         for idle in (7, None, -1, True, "7", 10**12):
             agent.post("state", {"state": "running", "node": 0, "idle_minutes": idle})

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from slicelift.models import Status
 
+from tests.waiting import wait_for
+
 
 @pytest.fixture
 def job(launcher: Any) -> Any:
@@ -285,9 +287,6 @@ def _cpu_seconds(pid: int) -> float:
 
 def _after_checkpoint(launcher: Any, run_id: str) -> Any:
     """The attempts, once the last checkpoint has everything: at most two seconds."""
-    until = time.monotonic() + 15
     query = f"select count(*) from batches where not folded and run_id = '{run_id}'"
-    while launcher.rows(query) != [(0,)]:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_for("the checkpoint", lambda: launcher.rows(query) == [(0,)], seconds=15)
     return launcher.client.attempts(run_id)

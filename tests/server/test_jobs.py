@@ -12,6 +12,9 @@ from slicelift.errors import Conflict, NotFound, Refused, UserError
 from slicelift.models import DataRef, Failure, Status, to_dict
 from slicelift.sentences import remarks
 
+from tests.promoting import make_promotion_id
+from tests.waiting import wait_for
+
 OUTSIDE = {"dvc_file": "x.dvc", "md5": "0" * 32, "size_bytes": 1, "nfiles": 1, "remote": "r"}
 
 
@@ -34,8 +37,8 @@ def test_a_failure_is_told_as_the_backend_told_it(launcher: Any) -> None:
     assert launcher.client.attempts(view.run_id)[0]["failure"]["cell"] == 3
 
 
-def test_the_same_promotion_id_gives_the_same_run(launcher: Any, tools: Any) -> None:
-    promotion_id, spec = tools.make_promotion_id(), launcher.spec()
+def test_the_same_promotion_id_gives_the_same_run(launcher: Any) -> None:
+    promotion_id, spec = make_promotion_id(), launcher.spec()
     first = launcher.client.submit(promotion_id, spec)
     again = launcher.client.submit(promotion_id, spec)
     assert first.run_id == again.run_id
@@ -48,8 +51,8 @@ def test_the_same_promotion_id_gives_the_same_run(launcher: Any, tools: Any) -> 
     launcher.client.cancel(first.run_id)
 
 
-def test_two_submits_at_once_make_one_job(launcher: Any, tools: Any) -> None:
-    promotion_id, spec = tools.make_promotion_id(), launcher.spec(workers=4)
+def test_two_submits_at_once_make_one_job(launcher: Any) -> None:
+    promotion_id, spec = make_promotion_id(), launcher.spec(workers=4)
     body = {"promotion_id": promotion_id, "spec": to_dict(spec)}
     answers: list[tuple[int, str]] = []
 
@@ -138,10 +141,10 @@ def test_what_could_never_run_is_refused_with_a_way_on(
 
 
 @pytest.mark.parametrize("field", ["workers", "name", "parameters", "data", "secrets", "snapshot_id"])
-def test_a_spec_of_wrong_types_is_a_400_that_names_the_field(launcher: Any, tools: Any, field: str) -> None:
+def test_a_spec_of_wrong_types_is_a_400_that_names_the_field(launcher: Any, field: str) -> None:
     spec = to_dict(launcher.spec()) | {field: {"a": 1} if field != "parameters" else "x"}
     with launcher.http() as http:
-        answer = http.post("/jobs", json={"promotion_id": tools.make_promotion_id(), "spec": spec})
+        answer = http.post("/jobs", json={"promotion_id": make_promotion_id(), "spec": spec})
     assert answer.status_code == 400
     assert answer.json()["code"] == "bad-body"
 
@@ -208,7 +211,7 @@ def test_the_end_is_told_after_the_last_points_came(launcher: Any) -> None:
     assert done.latest == {"loss": (3, 0.5)}
 
 
-def test_what_is_still_on_its_way_after_the_end_is_told_until_it_came(make_launcher: Any, tools: Any) -> None:
+def test_what_is_still_on_its_way_after_the_end_is_told_until_it_came(make_launcher: Any) -> None:
     launcher = make_launcher("--Launcher.poll_seconds=0.05", "--Launcher.drain_seconds=0.1").start()
     view = launcher.running()
     agent = launcher.agent(view)
@@ -216,7 +219,7 @@ def test_what_is_still_on_its_way_after_the_end_is_told_until_it_came(make_launc
     seen = launcher.until(view.run_id, Status.FINISHED)
     assert remarks(seen) == ["Still delivering logs and outputs"]
     assert agent.post("state", {"state": "ended", "message": ""}).status_code == 200
-    tools.wait_for(lambda: launcher.client.job(view.run_id).phase == "ended")
+    wait_for("the end", lambda: launcher.client.job(view.run_id).phase == "ended")
     assert remarks(launcher.client.job(view.run_id)) == []
 
 

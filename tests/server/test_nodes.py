@@ -9,6 +9,8 @@ import httpx
 import pytest
 from slicelift.models import Status
 
+from tests.waiting import wait_for
+
 
 @pytest.fixture(scope="module")
 def queueing(make_launcher: Any) -> Iterator[Any]:
@@ -18,10 +20,10 @@ def queueing(make_launcher: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def job(queueing: Any, tools: Any) -> Iterator[Any]:
+def job(queueing: Any) -> Iterator[Any]:
     """(view, agent) of a gang of two workers with two ranks each."""
     view = queueing.submit(workers=2, gpus_per_worker=2)
-    tools.wait_for(lambda: queueing.client.job(view.run_id).handle)
+    wait_for("the backend to have it", lambda: queueing.client.job(view.run_id).handle)
     yield view, queueing.agent(view)
     queueing.client.cancel(view.run_id)
 
@@ -92,10 +94,10 @@ def test_what_an_agent_tells_is_cut_to_size(queueing: Any, job: Any) -> None:
         assert agent.post(f"logs?rank={log}&offset=0", "line").status_code == 200, log
 
 
-def test_what_all_agents_of_a_gang_tell_has_a_bound(queueing: Any, tools: Any) -> None:
+def test_what_all_agents_of_a_gang_tell_has_a_bound(queueing: Any) -> None:
     """An elastic gang may come to have a thousand, and each of them a failure with a long traceback."""
     view = queueing.submit(workers=2, min_workers=1)
-    tools.wait_for(lambda: queueing.client.job(view.run_id).handle)
+    wait_for("the backend to have it", lambda: queueing.client.job(view.run_id).handle)
     agent, codes = queueing.agent(view), set()
     told = {"status": "FAILED", "reason": "r", "failure": {"traceback": "x" * 64 * 1024}}
     for node in range(70):

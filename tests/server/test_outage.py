@@ -18,6 +18,9 @@ from slicelift.errors import SliceliftError, Unavailable
 from slicelift.models import Status, to_dict
 from slicelift_hub.database import open_database, reading, show_address, writing
 
+from tests.promoting import make_promotion_id
+from tests.waiting import wait_for
+
 OUTAGE_SECONDS = float(os.environ.get("SLICELIFT_OUTAGE_SECONDS", "3"))
 QUICK = "--Launcher.poll_seconds=0.05"
 
@@ -112,9 +115,9 @@ def test_many_senders_over_two_crashes_of_the_server_count_every_point_once(
     launcher.client.cancel(view.run_id)
 
 
-def test_submits_during_an_outage_make_each_job_once(launcher: Any, server: Any, tools: Any) -> None:
+def test_submits_during_an_outage_make_each_job_once(launcher: Any, server: Any) -> None:
     """Clients repeat until they have an answer; about 4 s."""
-    spec, promotions = launcher.spec(), [tools.make_promotion_id() for _ in range(6)]
+    spec, promotions = launcher.spec(), [make_promotion_id() for _ in range(6)]
 
     def submit(promotion_id: str) -> None:
         body = {"promotion_id": promotion_id, "spec": to_dict(spec)}
@@ -138,14 +141,14 @@ def test_submits_during_an_outage_make_each_job_once(launcher: Any, server: Any,
     assert launcher.client.capacity()["slots"] == {"total": 4, "free": 4}
 
 
-def test_a_start_waits_for_a_server_that_comes_up_later(make_launcher: Any, server: Any, tools: Any) -> None:
+def test_a_start_waits_for_a_server_that_comes_up_later(make_launcher: Any, server: Any) -> None:
     address = server.make_database()
     server.stop()
     made = make_launcher(QUICK, database=lambda _: address)
     starter = threading.Thread(target=made.start)
     starter.start()
-    tools.wait_for((made.home / "test.log").exists)
-    tools.wait_for(lambda: "Waiting for it." in (made.home / "test.log").read_text())
+    wait_for("its log", (made.home / "test.log").exists)
+    wait_for("word that it waits", lambda: "Waiting for it." in (made.home / "test.log").read_text())
     server.start()
     starter.join()
     assert made.client.jobs() == []

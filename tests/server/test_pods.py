@@ -9,13 +9,15 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slicelift.models import RunView, Status
+
+from tests.waiting import wait_for
 
 # its pods have PID namespaces of their own
 pytestmark = pytest.mark.needs_root
@@ -82,6 +84,9 @@ class Bench:
         roots = (self.launcher.home / "pods" / f"{view.run_id}-1").glob("*/container.log")
         return "\n".join(f"--- {path.parent.name}\n{path.read_text()}" for path in sorted(roots))
 
+    def wait_for(self, view: RunView, what: str, check: Callable[[], Any], *, seconds: float = 60) -> None:
+        wait_for(what, check, seconds=seconds, why=lambda: self.containers(view))
+
 
 @pytest.fixture(scope="module")
 def pods(make_launcher: Any) -> Iterator[Any]:
@@ -125,12 +130,12 @@ def test_two_nodes_train_as_one_gang(bench: Bench) -> None:
     ]
 
 
-def test_a_lost_node_ends_the_gang_and_the_next_attempt_resumes(bench: Bench, tools: Any) -> None:
+def test_a_lost_node_ends_the_gang_and_the_next_attempt_resumes(bench: Bench) -> None:
     view = bench.submit(TRAINING, workers=2)
-    tools.wait_for((bench.flags / "1-5").exists, lambda: bench.containers(view), 180)
-    tools.wait_for(lambda: 5 in bench.steps(view, 0, 1))
+    bench.wait_for(view, "step 5", (bench.flags / "1-5").exists, seconds=180)
+    wait_for("step 5 in the ledger", lambda: 5 in bench.steps(view, 0, 1))
     os.kill(bench.told(view)["pods"][1]["pid"], signal.SIGKILL)
-    tools.wait_for(lambda: len(bench.told(view)["codes"]) == 2)
+    wait_for("both to end", lambda: len(bench.told(view)["codes"]) == 2)
     (bench.flags / "go").touch()
     done = bench.launcher.until(view.run_id, Status.FINISHED, 240)
     assert (done.run_id, done.attempt) == (view.run_id, 2)
@@ -146,13 +151,13 @@ def test_a_lost_node_ends_the_gang_and_the_next_attempt_resumes(bench: Bench, to
     assert list(steps)[-3:] == [Status.STARTING, Status.RUNNING, Status.FINISHED]
 
 
-def test_an_eviction_saves_first(bench: Bench, tools: Any) -> None:
+def test_an_eviction_saves_first(bench: Bench) -> None:
     """SIGTERM to both pods in the middle of a step: each rank ends at its next checkpoint, which is complete."""
     view = bench.submit(TRAINING, workers=2)
-    tools.wait_for((bench.flags / "1-5").exists, lambda: bench.containers(view), 180)
+    bench.wait_for(view, "step 5", (bench.flags / "1-5").exists, seconds=180)
     for pod in bench.told(view)["pods"]:
         os.kill(pod["pid"], signal.SIGTERM)
-    tools.wait_for(lambda: len(bench.told(view)["codes"]) == 2, lambda: bench.containers(view), 60)
+    bench.wait_for(view, "both to end", lambda: len(bench.told(view)["codes"]) == 2)
     assert bench.told(view)["codes"][0] == [143, 143], bench.containers(view)
     (bench.flags / "go").touch()
     done = bench.launcher.until(view.run_id, Status.FINISHED, 180)
@@ -170,14 +175,14 @@ def test_a_fault_of_the_program_is_not_tried_again(bench: Bench) -> None:
     assert done.failure.exception == "ModuleNotFoundError"
 
 
-def test_a_cancel_ends_all_pods_and_starts_none(bench: Bench, tools: Any) -> None:
+def test_a_cancel_ends_all_pods_and_starts_none(bench: Bench) -> None:
     view = bench.submit("import time\ntime.sleep(600)\n", workers=1)
     bench.launcher.until(view.run_id, Status.RUNNING, 60)
     bench.launcher.client.cancel(view.run_id)
     done = bench.launcher.until(view.run_id, Status.KILLED, 60)
     assert done.attempt == 1
     (pod,) = bench.told(view)["pods"]
-    tools.wait_for(lambda: not Path(f"/proc/{pod['pid']}").exists())
+    wait_for("the pod to end", lambda: not Path(f"/proc/{pod['pid']}").exists())
 
 
 def test_the_pods_python_need_not_have_slicelift(bench: Bench) -> None:
@@ -188,19 +193,19 @@ def test_the_pods_python_need_not_have_slicelift(bench: Bench) -> None:
     assert f"{pod['root']}/attempt/runtime/slicelift/__init__.py" in bench.log(view, "0")
 
 
-def test_an_elastic_gang_shrinks_and_takes_a_returned_node_in(bench: Bench, tools: Any) -> None:
+def test_an_elastic_gang_shrinks_and_takes_a_returned_node_in(bench: Bench) -> None:
     """torchrun gives a lost peer 15 s to show itself and 30 s more to a late one, and torch is loaded six times."""
     (bench.flags / "back").unlink()
     view = bench.submit(TRAINING, workers=2, min_workers=1)
-    tools.wait_for((bench.flags / "1-5").exists, lambda: bench.containers(view), 180)
+    bench.wait_for(view, "step 5", (bench.flags / "1-5").exists, seconds=180)
     hold = bench.launcher.home / "pods" / "hold"
     hold.touch()
     os.kill(bench.told(view)["pods"][1]["pid"], signal.SIGKILL)
     (bench.flags / "go").touch()
-    tools.wait_for((bench.flags / "0-8").exists, lambda: bench.containers(view), 240)
-    tools.wait_for(lambda: "rank 0 of 1 begins at 6" in bench.log(view, "0"), lambda: bench.log(view, "0"))
+    bench.wait_for(view, "step 8", (bench.flags / "0-8").exists, seconds=240)
+    bench.wait_for(view, "the smaller gang", lambda: "rank 0 of 1 begins at 6" in bench.log(view, "0"))
     hold.unlink()
-    tools.wait_for(lambda: "of 2 begins at 9" in bench.log(view, "0"), lambda: bench.containers(view), 240)
+    bench.wait_for(view, "the whole gang", lambda: "of 2 begins at 9" in bench.log(view, "0"), seconds=240)
     done = bench.launcher.until(view.run_id, Status.FINISHED, 180)
     # no step done is lost, and none is done twice: one attempt, one series
     assert (done.attempt, bench.told(view)["restarts"]) == (1, 1)

@@ -18,6 +18,8 @@ from slicelift_hub.launcher.policy import Asker, Policy
 from slicelift_hub.leases import Pool
 from slicelift_profiles import presets, rules
 
+from tests.promoting import make_promotion_id
+
 DIGEST = "@sha256:" + "a" * 64
 RULES = """\
 rules:
@@ -223,9 +225,9 @@ def test_plan_and_submit_are_refused_alike(ruled: Any) -> None:
     assert "Rule short (policy.yaml:2) allows you at most 3 workers a job, at most 2 jobs at once." in notes
 
 
-def test_of_many_submits_at_once_no_more_get_in_than_the_rule_allows(ruled: Any, tools: Any) -> None:
+def test_of_many_submits_at_once_no_more_get_in_than_the_rule_allows(ruled: Any) -> None:
     spec, codes = ruled.spec(workers=3), []
-    promotions = [tools.make_promotion_id() for _ in range(8)]
+    promotions = [make_promotion_id() for _ in range(8)]
 
     def submit(promotion_id: str) -> None:
         with ruled.http() as http:
@@ -259,7 +261,7 @@ def test_a_launcher_with_a_faulty_policy_does_not_come_up(make_launcher: Any, tm
 
 
 def test_the_presets_of_a_cluster_bind_every_caller_and_are_read_again(
-    make_launcher: Any, tools: Any, tmp_path: Path
+    make_launcher: Any, tmp_path: Path
 ) -> None:
     """Over HTTP as no client of ours would; the launcher goes on while its admin edits the file."""
     rule = tmp_path / "policy.yaml"
@@ -271,7 +273,7 @@ def test_the_presets_of_a_cluster_bind_every_caller_and_are_read_again(
     launcher.start()
 
     def post(**changes: Any) -> tuple[int, str]:
-        body = {"promotion_id": tools.make_promotion_id(), "spec": to_dict(launcher.spec(**changes))}
+        body = {"promotion_id": make_promotion_id(), "spec": to_dict(launcher.spec(**changes))}
         with launcher.http() as http:
             answers = [http.post("/plan", json=body), http.post("/jobs", json=body)]
         told = answers[1].json()

@@ -12,6 +12,9 @@ import pytest
 from slicelift.errors import SliceliftError
 from slicelift.models import Status, to_dict
 
+from tests.promoting import digest, make_promotion_id, make_snapshot
+from tests.waiting import wait_for
+
 
 @pytest.fixture
 def own(make_launcher: Any, database: Any) -> Any:
@@ -62,8 +65,8 @@ def test_killed_during_a_cancel_the_cancel_goes_on(own: Any) -> None:
     thread = threading.Thread(target=_quietly, args=(lambda: own.client.cancel(view.run_id),))
     thread.start()
     with own.http() as http:
-        _wait(lambda: http.get(f"/jobs/{view.run_id}").json()["status"] == "CANCELLING")
-        _wait(lambda: "process 4711" in http.get(f"/jobs/{view.run_id}").json()["message"])
+        wait_for("the cancel", lambda: http.get(f"/jobs/{view.run_id}").json()["status"] == "CANCELLING")
+        wait_for("its word", lambda: "process 4711" in http.get(f"/jobs/{view.run_id}").json()["message"])
     own.kill()
     thread.join()
     (own.home / "steered" / "immortal").unlink()
@@ -72,9 +75,9 @@ def test_killed_during_a_cancel_the_cancel_goes_on(own: Any) -> None:
     assert done.reason.startswith("cancelled by ")
 
 
-def test_killed_at_random_moments_of_many_submits(own: Any, tools: Any) -> None:
+def test_killed_at_random_moments_of_many_submits(own: Any) -> None:
     """One promotion, many kills, about 6 s: one run, one attempt, one start."""
-    spec, ids, http = own.spec(workers=1), [tools.make_promotion_id() for _ in range(4)], own.http()
+    spec, ids, http = own.spec(workers=1), [make_promotion_id() for _ in range(4)], own.http()
     for number in range(3):
         killer = threading.Timer(0.01 * 4**number, own.kill)
         killer.start()
@@ -118,9 +121,9 @@ def test_a_stop_with_keep_jobs_leaves_them_alone(own: Any) -> None:
     assert own.until(view.run_id, Status.FINISHED).attempt == 1
 
 
-def test_killed_in_the_middle_of_an_upload_what_was_whole_is_kept(own: Any, tools: Any) -> None:
+def test_killed_in_the_middle_of_an_upload_what_was_whole_is_kept(own: Any) -> None:
     first, second = b"a" * 100_000, b"b" * 3_000_000
-    snapshot = tools.make_snapshot({"first": first, "second": second})
+    snapshot = make_snapshot({"first": first, "second": second})
     sent = threading.Event()
 
     class Half:
@@ -135,8 +138,8 @@ def test_killed_in_the_middle_of_an_upload_what_was_whole_is_kept(own: Any, tool
                 time.sleep(0.5)
             return self.pieces.pop(0)
 
-    blobs = [(tools.digest(first), len(first), first), (tools.digest(second), len(second), Half())]
-    assert set(own.client.offer_snapshot(snapshot)) == {tools.digest(first), tools.digest(second)}
+    blobs = [(digest(first), len(first), first), (digest(second), len(second), Half())]
+    assert set(own.client.offer_snapshot(snapshot)) == {digest(first), digest(second)}
     thread = threading.Thread(target=_quietly, args=(lambda: own.client.send_blobs(iter(blobs)),))
     thread.start()
     sent.wait(10)
@@ -147,8 +150,8 @@ def test_killed_in_the_middle_of_an_upload_what_was_whole_is_kept(own: Any, tool
     own.start()
     assert not list(own.home.glob("store/*/blobs/tmp/*"))
     assert not list(own.home.glob("store/*/snapshots/*"))
-    assert own.client.offer_snapshot(snapshot) == [tools.digest(second)]
-    assert own.client.send_blobs([(tools.digest(second), len(second), second)]) == {"stored": 1, "known": 0}
+    assert own.client.offer_snapshot(snapshot) == [digest(second)]
+    assert own.client.send_blobs([(digest(second), len(second), second)]) == {"stored": 1, "known": 0}
     assert own.client.offer_snapshot(snapshot) == []
     assert own.client.snapshot(snapshot.id) == snapshot
 
@@ -159,10 +162,3 @@ def _quietly(call: Any) -> None:
         call()
     except (SliceliftError, httpx.TransportError, AssertionError):
         return
-
-
-def _wait(condition: Any) -> None:
-    until = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,8 @@ from slicelift_hub.launcher.dispatch import Dispatch, Pace
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.nodes import Nodes, Report, fold_end, fold_ranks, fold_status, take_in
 from slicelift_hub.launcher.services import make_attempt
+
+from tests.server.desk import until
 
 SPEC = JobSpec(
     name="job", snapshot_id="0" * 64, notebook="n.ipynb", script="promoted.py", cwd=".", python="python3"
@@ -376,13 +377,6 @@ class Desk:
 @pytest.fixture
 def desk(ledger: Ledger) -> Desk:
     return Desk(ledger)
-
-
-async def until(there: Callable[[], Any]) -> None:
-    limit = time.monotonic() + 20
-    while not there():
-        assert time.monotonic() < limit, "it did not come"
-        await asyncio.sleep(0.01)
 
 
 async def served(dispatch: Dispatch) -> asyncio.Task[None]:

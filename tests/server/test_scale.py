@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from slicelift.models import Status, to_dict
 
+from tests.promoting import make_promotion_id
+from tests.waiting import wait_for
+
 JOBS = 1000
 WATCHERS = 100
 MOST_BYTES = 300 * 2**20
@@ -21,7 +24,7 @@ pytestmark = pytest.mark.needs_postgresql
 
 
 @pytest.fixture(scope="module")
-def busy(make_launcher: Any, postgres: Any, tools: Any) -> Iterator[tuple[Any, list[str]]]:
+def busy(make_launcher: Any, postgres: Any) -> Iterator[tuple[Any, list[str]]]:
     """A launcher over a backend that queues by itself, with a thousand jobs that run, and their ids."""
     address = postgres.make_database()
     launcher = make_launcher("--backend", "steered.Queueing", database=lambda _: address).start()
@@ -29,14 +32,13 @@ def busy(make_launcher: Any, postgres: Any, tools: Any) -> Iterator[tuple[Any, l
 
     def submit(count: int) -> list[str]:
         with launcher.http() as http:
-            bodies = [{"promotion_id": tools.make_promotion_id(), "spec": spec} for _ in range(count)]
+            bodies = [{"promotion_id": make_promotion_id(), "spec": spec} for _ in range(count)]
             return [http.post("/jobs", json=body).json()["run_id"] for body in bodies]
 
     with ThreadPoolExecutor(4) as pool:
         runs = [run_id for made in pool.map(submit, [JOBS // 4] * 4) for run_id in made]
-    tools.wait_for(
-        lambda: launcher.rows("select count(*) from runs where status = 'RUNNING'") == [(JOBS,)], seconds=120
-    )
+    count = "select count(*) from runs where status = 'RUNNING'"
+    wait_for("all to run", lambda: launcher.rows(count) == [(JOBS,)], seconds=120)
     yield launcher, runs
     launcher.client.shutdown(keep_jobs=True)
 

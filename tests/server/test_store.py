@@ -21,40 +21,42 @@ from slicelift_hub.launcher.names import make_folder_name
 from slicelift_hub.launcher.policy import LIMITS
 from slicelift_hub.launcher.store import Store
 
+from tests.promoting import digest, make_snapshot
+
 BAD_PATHS = ["../x", "/etc/passwd", "a/../../x", "a//b", ".", "a/./b", "", "a\\b", "a\nb", "x" * 1100, "a/"]
 
 
-def test_the_same_content_is_sent_and_stored_once(launcher: Any, tools: Any) -> None:
+def test_the_same_content_is_sent_and_stored_once(launcher: Any) -> None:
     data = os.urandom(300_000)
-    snapshot = tools.make_snapshot({"a": data, "b/c 数据.bin": data, "empty": b""})
+    snapshot = make_snapshot({"a": data, "b/c 数据.bin": data, "empty": b""})
     missing = launcher.client.offer_snapshot(snapshot)
-    assert missing == [tools.digest(data), tools.digest(b"")]
+    assert missing == [digest(data), digest(b"")]
     with pytest.raises(NotFound):
         launcher.client.snapshot(snapshot.id)
-    blobs = [(tools.digest(data), len(data), io.BytesIO(data)), (tools.digest(b""), 0, b"")]
+    blobs = [(digest(data), len(data), io.BytesIO(data)), (digest(b""), 0, b"")]
     assert launcher.client.send_blobs(blobs) == {"stored": 2, "known": 0}
-    path = next(launcher.home.glob(f"store/*/blobs/*/{tools.digest(data)}"))
+    path = next(launcher.home.glob(f"store/*/blobs/*/{digest(data)}"))
     written = path.stat().st_mtime_ns
-    assert launcher.client.send_blobs([(tools.digest(data), len(data), data)]) == {"stored": 0, "known": 1}
+    assert launcher.client.send_blobs([(digest(data), len(data), data)]) == {"stored": 0, "known": 1}
     assert path.stat().st_mtime_ns == written
     assert launcher.client.offer_snapshot(snapshot) == []
     assert launcher.client.snapshot(snapshot.id) == snapshot
     assert launcher.client.snapshot_file(snapshot.id, "b/c 数据.bin") == data
 
 
-def test_an_agent_gets_the_files_with_their_modes_and_links(launcher: Any, tools: Any) -> None:
+def test_an_agent_gets_the_files_with_their_modes_and_links(launcher: Any) -> None:
     content = {
         "promoted.py": b"x",
         "run.sh": b"#!/bin/sh\n",
         "link": "deep/target 中文".encode(),
         "深/a b.txt": b"z" * 1000,
     }
-    plain = tools.make_snapshot(content)
+    plain = make_snapshot(content)
     modes = {"run.sh": "100755", "link": "120000"}
     files = tuple(replace(item, mode=modes.get(item.path, item.mode)) for item in plain.files)
     snapshot = replace(plain, files=files)
     launcher.client.offer_snapshot(snapshot)
-    launcher.client.send_blobs((tools.digest(data), len(data), data) for data in content.values())
+    launcher.client.send_blobs((digest(data), len(data), data) for data in content.values())
     assert launcher.client.offer_snapshot(snapshot) == []
     view = launcher.running(snapshot_id=snapshot.id)
     agent = launcher.agent(view)
@@ -71,15 +73,15 @@ def test_an_agent_gets_the_files_with_their_modes_and_links(launcher: Any, tools
 
 @pytest.mark.parametrize("damage", [b"print('ho')\n", b"print(", b""], ids=["other", "short", "empty"])
 def test_a_blob_that_the_disk_has_damaged_counts_as_missing_and_comes_again(
-    tmp_path: Path, tools: Any, damage: bytes
+    tmp_path: Path, damage: bytes
 ) -> None:
     store, content = Store(tmp_path), {"promoted.py": b"print('hi')\n", "b.txt": b"fine"}
-    snapshot = tools.make_snapshot(content)
+    snapshot = make_snapshot(content)
 
     def send(digests: list[str]) -> None:
         for data in content.values():
-            if tools.digest(data) in digests:
-                writer = store.write_blob("ada", tools.digest(data), limit_bytes=100)
+            if digest(data) in digests:
+                writer = store.write_blob("ada", digest(data), limit_bytes=100)
                 writer.write(data)
                 assert writer.commit()
 
@@ -87,7 +89,7 @@ def test_a_blob_that_the_disk_has_damaged_counts_as_missing_and_comes_again(
     send(store.offer("ada", snapshot))
     assert store.offer("ada", snapshot) == []
     assert store.damaged("ada", digests) == []
-    hurt = tools.digest(content["promoted.py"])
+    hurt = digest(content["promoted.py"])
     store.blob_path("ada", hurt).write_bytes(damage)
     if len(damage) != len(content["promoted.py"]):
         # a promotion sees as much by itself
@@ -104,11 +106,11 @@ def test_a_blob_that_the_disk_has_damaged_counts_as_missing_and_comes_again(
     ("number", "is_damaged"), [(errno.EIO, True), (errno.ENOENT, True), (errno.EMFILE, False)]
 )
 def test_what_the_disk_cannot_read_is_damaged_and_nothing_else(
-    tmp_path: Path, tools: Any, monkeypatch: pytest.MonkeyPatch, number: int, is_damaged: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_damaged: bool
 ) -> None:
     """Or removed by another agent's call; what this process cannot open for reasons of its own stays."""
     store, data = Store(tmp_path), b"x"
-    writer = store.write_blob("ada", tools.digest(data), limit_bytes=10)
+    writer = store.write_blob("ada", digest(data), limit_bytes=10)
     writer.write(data)
     writer.commit()
 
@@ -117,14 +119,14 @@ def test_what_the_disk_cannot_read_is_damaged_and_nothing_else(
 
     monkeypatch.setattr("slicelift_hub.launcher.store.hashlib.file_digest", read)
     with contextlib.nullcontext() if is_damaged else pytest.raises(OSError, match="no"):
-        assert store.damaged("ada", [tools.digest(data)]) == [tools.digest(data)]
-    assert store.blob_path("ada", tools.digest(data)).exists() is not is_damaged
+        assert store.damaged("ada", [digest(data)]) == [digest(data)]
+    assert store.blob_path("ada", digest(data)).exists() is not is_damaged
 
 
-def test_a_damaged_list_of_files_is_written_again_by_the_next_promotion(tmp_path: Path, tools: Any) -> None:
+def test_a_damaged_list_of_files_is_written_again_by_the_next_promotion(tmp_path: Path) -> None:
     store, data = Store(tmp_path), b"x"
-    snapshot = tools.make_snapshot({"promoted.py": data})
-    writer = store.write_blob("ada", tools.digest(data), limit_bytes=10)
+    snapshot = make_snapshot({"promoted.py": data})
+    writer = store.write_blob("ada", digest(data), limit_bytes=10)
     writer.write(data)
     writer.commit()
     assert store.offer("ada", snapshot) == []
@@ -138,10 +140,10 @@ def test_a_damaged_list_of_files_is_written_again_by_the_next_promotion(tmp_path
         assert store.snapshot("ada", snapshot.id) == snapshot
 
 
-def test_an_agent_gets_no_other_code_than_was_promoted(launcher: Any, tools: Any) -> None:
+def test_an_agent_gets_no_other_code_than_was_promoted(launcher: Any) -> None:
     data = b"print('hi')\n"
     view = launcher.running()
-    (path,) = launcher.home.glob(f"store/*/blobs/*/{tools.digest(data)}")
+    (path,) = launcher.home.glob(f"store/*/blobs/*/{digest(data)}")
     path.write_bytes(b"print('ho')\n")
     agent = launcher.agent(view)
     refused = agent.http.get(f"{agent.base}/snapshot")
@@ -153,15 +155,15 @@ def test_an_agent_gets_no_other_code_than_was_promoted(launcher: Any, tools: Any
     launcher.client.cancel(view.run_id)
 
 
-def test_a_digest_that_differs_is_refused_and_nothing_is_kept(launcher: Any, tools: Any) -> None:
+def test_a_digest_that_differs_is_refused_and_nothing_is_kept(launcher: Any) -> None:
     good, bad = b"good bytes", "1" * 64
     with pytest.raises(UserError) as refusal:
-        launcher.client.send_blobs([(tools.digest(good), len(good), good), (bad, 3, b"bad")])
+        launcher.client.send_blobs([(digest(good), len(good), good), (bad, 3, b"bad")])
     assert refusal.value.code == "blob-differs"
     assert not list(launcher.home.glob(f"store/*/blobs/11/{bad}"))
     assert not list(launcher.home.glob("store/*/blobs/tmp/*"))
     # the first was whole
-    assert launcher.client.send_blobs([(tools.digest(good), len(good), good)]) == {"stored": 0, "known": 1}
+    assert launcher.client.send_blobs([(digest(good), len(good), good)]) == {"stored": 0, "known": 1}
 
 
 def _tar(*members: tarfile.TarInfo) -> bytes:
@@ -198,20 +200,20 @@ def test_malformed_archives_are_a_400(launcher: Any, body: bytes, code: str) -> 
 
 
 @pytest.mark.parametrize("path", BAD_PATHS)
-def test_paths_that_leave_the_project_are_refused(launcher: Any, tools: Any, path: str) -> None:
-    snapshot = tools.make_snapshot({path: b"x"})
+def test_paths_that_leave_the_project_are_refused(launcher: Any, path: str) -> None:
+    snapshot = make_snapshot({path: b"x"})
     with pytest.raises(UserError) as refusal:
         launcher.client.offer_snapshot(snapshot)
     assert refusal.value.code == "bad-path"
 
 
-def test_malformed_snapshots_are_refused(launcher: Any, tools: Any) -> None:
-    good = tools.make_snapshot({"promoted.py": b"y"})
+def test_malformed_snapshots_are_refused(launcher: Any) -> None:
+    good = make_snapshot({"promoted.py": b"y"})
     twice = replace(good, files=good.files * 2)
     device = replace(good, files=(replace(good.files[0], mode="060000"),))
     lying = replace(good, files=(replace(good.files[0], size_bytes=7),))
     huge = replace(good, files=(replace(good.files[0], size_bytes=3 * 1024**3),))
-    launcher.client.send_blobs([(tools.digest(b"y"), 1, b"y")])
+    launcher.client.send_blobs([(digest(b"y"), 1, b"y")])
     for snapshot, code in ((twice, "bad-snapshot"), (device, "bad-snapshot"), (lying, "bad-snapshot")):
         with pytest.raises(UserError) as refusal:
             launcher.client.offer_snapshot(snapshot)
@@ -226,7 +228,7 @@ def test_malformed_snapshots_are_refused(launcher: Any, tools: Any) -> None:
             assert http.post("/snapshots", json=body).json()["code"] == "bad-body"
 
 
-def test_the_same_id_with_other_files_is_a_conflict_and_newer_heads_win(launcher: Any, tools: Any) -> None:
+def test_the_same_id_with_other_files_is_a_conflict_and_newer_heads_win(launcher: Any) -> None:
     first = launcher.snapshot(unique=b"1")
     other = replace(launcher.snapshot(unique=b"2"), id=first.id)
     with pytest.raises(Conflict) as refusal:
@@ -237,10 +239,10 @@ def test_the_same_id_with_other_files_is_a_conflict_and_newer_heads_win(launcher
     assert launcher.client.snapshot(first.id).base_commit == "newer"
 
 
-def test_a_body_over_the_limit_is_a_413_that_can_be_read(make_launcher: Any, tools: Any) -> None:
+def test_a_body_over_the_limit_is_a_413_that_can_be_read(make_launcher: Any) -> None:
     launcher = make_launcher("--Launcher.upload_limit_bytes=1000000").start()
     data = b"x" * 3_000_000
-    archive = _tar(_named(tools.digest(data), size=len(data))) + data
+    archive = _tar(_named(digest(data), size=len(data))) + data
     for body in (archive, _stream(archive)):
         with launcher.http() as http:
             answer = http.post("/blobs", content=body)
@@ -267,21 +269,21 @@ def test_a_log_that_finds_no_room_is_told_in_the_card(make_launcher: Any) -> Non
     launcher.client.cancel(view.run_id)
 
 
-def test_a_full_disk_is_a_507_and_leaves_nothing_half_written(make_launcher: Any, tools: Any) -> None:
+def test_a_full_disk_is_a_507_and_leaves_nothing_half_written(make_launcher: Any) -> None:
     """The limit on the size of a file stands for the full disk."""
     launcher = make_launcher(limit_file_bytes=4_000_000).start()
     small, large = b"s" * 1000, b"l" * 6_000_000
-    snapshot = tools.make_snapshot({"small": small, "large": large})
+    snapshot = make_snapshot({"small": small, "large": large})
     launcher.client.offer_snapshot(snapshot)
     with pytest.raises(SliceliftError) as refusal:
-        launcher.client.send_blobs((tools.digest(data), len(data), data) for data in (small, large))
+        launcher.client.send_blobs((digest(data), len(data), data) for data in (small, large))
     assert (refusal.value.code, refusal.value.__class__) == ("store-full", SliceliftError)
     assert "space" in refusal.value.hint
     assert not list(launcher.home.glob("store/*/blobs/tmp/*"))
-    assert launcher.client.offer_snapshot(snapshot) == [tools.digest(large)]
+    assert launcher.client.offer_snapshot(snapshot) == [digest(large)]
     view = launcher.running()
     agent = launcher.agent(view)
-    answer = agent.http.put(f"{agent.base}/outputs/big.bin?sha256={tools.digest(large)}", content=large)
+    answer = agent.http.put(f"{agent.base}/outputs/big.bin?sha256={digest(large)}", content=large)
     assert (answer.status_code, answer.json()["code"]) == (507, "store-full")
     assert launcher.client.outputs(view.run_id) == []
     # a log that hits the limit says where it stopped, and the rest comes when there is room
@@ -290,37 +292,35 @@ def test_a_full_disk_is_a_507_and_leaves_nothing_half_written(make_launcher: Any
     assert agent.http.post(f"{base}9000000", content=b"x").json()["detail"] == {"next": 4_000_000}
 
 
-def test_outputs_are_kept_by_attempt_and_can_be_fetched(launcher: Any, tools: Any) -> None:
+def test_outputs_are_kept_by_attempt_and_can_be_fetched(launcher: Any) -> None:
     view = launcher.running()
     agent = launcher.agent(view)
     old, new = b"first", os.urandom(700_000)
     for data in (old, new, new):
-        url = f"{agent.base}/outputs/plots/图 1.png?sha256={tools.digest(data)}"
+        url = f"{agent.base}/outputs/plots/图 1.png?sha256={digest(data)}"
         assert agent.http.put(url, content=data).json()["size_bytes"] == len(data)
     wrong = agent.http.put(f"{agent.base}/outputs/a?sha256={'0' * 64}", content=b"x")
     assert (wrong.status_code, wrong.json()["code"]) == (400, "blob-differs")
-    escape = agent.http.put(f"{agent.base}/outputs/%2e%2e/x?sha256={tools.digest(b'x')}", content=b"x")
+    escape = agent.http.put(f"{agent.base}/outputs/%2e%2e/x?sha256={digest(b'x')}", content=b"x")
     assert escape.status_code in (400, 404)
     (found,) = launcher.client.outputs(view.run_id)
-    assert (found.attempt, found.path, found.sha256) == (1, "plots/图 1.png", tools.digest(new))
+    assert (found.attempt, found.path, found.sha256) == (1, "plots/图 1.png", digest(new))
     assert b"".join(launcher.client.output(view.run_id, 1, found.path)) == new
     with pytest.raises(NotFound):
         b"".join(launcher.client.output(view.run_id, 1, "nothing"))
     launcher.client.cancel(view.run_id)
 
 
-def test_a_model_is_listed_once_all_its_files_are_there(launcher: Any, tools: Any) -> None:
+def test_a_model_is_listed_once_all_its_files_are_there(launcher: Any) -> None:
     view = launcher.running()
     agent = launcher.agent(view)
     content = {"MLmodel": b"flavors:", "data/model.pth": os.urandom(5000)}
-    files = [
-        to_dict(SnapshotFile(path=p, sha256=tools.digest(d), size_bytes=len(d))) for p, d in content.items()
-    ]
+    files = [to_dict(SnapshotFile(path=p, sha256=digest(d), size_bytes=len(d))) for p, d in content.items()]
     body = {"name": "digits", "files": files, "meta": {"framework": "torch"}}
     assert agent.post("models", body).json() == {"missing": [item["sha256"] for item in files]}
     for data in content.values():
-        answer = agent.http.put(f"{agent.base}/blobs/{tools.digest(data)}", content=data)
-        assert answer.json() == {"sha256": tools.digest(data), "new": True}
+        answer = agent.http.put(f"{agent.base}/blobs/{digest(data)}", content=data)
+        assert answer.json() == {"sha256": digest(data), "new": True}
     assert agent.http.put(f"{agent.base}/blobs/{'0' * 64}", content=b"x").json()["code"] == "blob-differs"
     for _ in range(2):
         assert agent.post("models", body).json() == {"missing": []}

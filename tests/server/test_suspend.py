@@ -13,6 +13,8 @@ from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_events import Stream
 from slicelift_hub.leases import make_inventory
 
+from tests.waiting import wait_for
+
 SPEC = JobSpec(
     name="job", snapshot_id="0" * 64, notebook="n.ipynb", script="promoted.py", cwd=".", python="python3"
 )
@@ -89,14 +91,14 @@ def test_an_attempt_that_is_being_suspended_is_so_after_a_restart_of_the_launche
     assert (view.suspended, view.reason) == (False, "suspended by ann")
 
 
-def test_a_real_job_saves_once_more_and_goes_on_from_there(make_launcher: Any, tools: Any) -> None:
+def test_a_real_job_saves_once_more_and_goes_on_from_there(make_launcher: Any) -> None:
     """The local backend, an agent, a rank: some seconds, since interpreters start."""
     local = make_launcher("--backend", "slicelift.backends.local.Local").start()
     try:
         snapshot = local.snapshot(**{"promoted.py": SAVES})
         view = local.submit(snapshot_id=snapshot.id)
         local.until(view.run_id, Status.RUNNING, 60)
-        tools.wait_for(lambda: (local.client.job(view.run_id).checkpoint or 0) >= 3)
+        wait_for("the third checkpoint", lambda: (local.client.job(view.run_id).checkpoint or 0) >= 3)
         suspended = local.client.suspend(view.run_id)
         assert suspended.suspended, suspended
         step = suspended.checkpoint

@@ -74,7 +74,6 @@ async def assemble(
     stop: Callable[[bool], None],
 ) -> Services:
     """Every part, in order, with the ledger replayed; nothing runs yet."""
-    # long: one list of parts, which reads worse in pieces
     loop = asyncio.get_running_loop()
     ledger = await _open_ledger(settings, pool)
     ledger.leased = backend.leased
@@ -83,12 +82,8 @@ async def assemble(
     await call_in(pool, ledger.forget_store_full)
     store = Store(home, snapshot_limit_bytes=settings.snapshot_limit_bytes)
     await call_in(pool, store.sweep)
-    broker = Broker(settings.instance)
-    announcer = Announcer()
-
-    def changed(run_id: str) -> None:
-        loop.call_soon_threadsafe(announcer.changed, run_id)
-
+    broker, announcer = Broker(settings.instance), Announcer()
+    changed = partial(_announce, loop, announcer)
     tracker = _make_tracker(home, settings, ledger=ledger, store=store, changed=changed)
     ingest = Ingest(ledger, publish=partial(_publish_points, loop, broker), exported=not tracker.exports)
     await call_in(pool, ingest.replay)
@@ -206,6 +201,11 @@ def _make_tracker(
         changed=changed,
         secret=make_password(settings.key, "tracker") if settings.tracker_auth else "",
     )
+
+
+def _announce(loop: asyncio.AbstractEventLoop, announcer: Announcer, run_id: str) -> None:
+    """From whatever thread changed the run to the loop that has the watchers."""
+    loop.call_soon_threadsafe(announcer.changed, run_id)
 
 
 def _publish_points(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from typing import Any
 from kubernetes import client, config
 from kubernetes.client import ApiException
 from kubernetes.stream import stream
+
+from tests.waiting import wait_for
 
 BATCH, SCHEDULING = ("batch.volcano.sh", "v1alpha1"), ("scheduling.volcano.sh", "v1beta1")
 LINES_SHOWN = 40
@@ -193,15 +194,6 @@ def execute(api: Api, namespace: str, pod: str, *command: str, seconds: float = 
         answer.sock.shutdown()  # closed by the other side first, close() leaves the connection open
 
 
-def wait_for(what: str, check: Callable[[], object], *, seconds: float = 60, every: float = 0.1) -> None:
-    """Polls until `check` is true; raises `TimeoutError` that names `what`."""
-    deadline = time.monotonic() + seconds
-    while not check():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(every)
-
-
 def told(api: Api, namespace: str) -> dict[str, str]:
     """Events, Jobs and the end of every pod's log of a namespace, for the report of a failed test."""
     events = api.core.list_namespaced_event(namespace).items
@@ -227,7 +219,7 @@ def _empty(api: Api, namespace: str) -> None:
     # else one that is under way would make its pods anew
     client.BatchV1Api(api.raw).delete_collection_namespaced_job(namespace, propagation_policy="Background")
     api.core.delete_collection_namespaced_pod(namespace)
-    with suppress(TimeoutError):
+    with suppress(AssertionError):
         wait_for("pods to go", lambda: not api.core.list_namespaced_pod(namespace).items, seconds=10)
         return
     # a node that is away keeps its pods until it is asked no more

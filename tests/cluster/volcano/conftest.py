@@ -10,10 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import launching
 import pytest
 from bed import kit, kwok
 from bed.cluster import Cluster
 from bed.kit import Api
+from launching import Launcher
 from slicelift.backends.base import Attempt
 from slicelift.models import JobSpec, JobStatus
 from slicelift_hub.launcher.backends.volcano import Volcano
@@ -186,6 +188,16 @@ def make_bench(
 def bench(make_bench: Callable[..., Bench]) -> Bench:
     """A bench on a queue that may use a thousand GPUs."""
     return make_bench()
+
+
+@pytest.fixture
+def launcher(bed: Cluster, api: Api, namespace: str, image: str, tmp_path: Path) -> Iterator[Launcher]:
+    """A launcher whose jobs are pods of the image and keep their checkpoints."""
+    with (
+        launching.checkpoints(api, bed, namespace) as claim,
+        launching.serving(tmp_path / "home", bed, namespace=namespace, image=image, claim=claim) as made,
+    ):
+        yield made
 
 
 def _ready(api: Api) -> set[str]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import launching
 import pytest
-from bed.cluster import Cluster
 from bed.kit import Api
 from launching import Launcher
 from slicelift.models import Status
@@ -31,15 +27,6 @@ if __name__ == "__main__":
         slicelift.checkpoint({"total": total}, step=step + 1)
         time.sleep(0.2)
 """
-
-
-@pytest.fixture
-def launcher(bed: Cluster, api: Api, namespace: str, image: str, tmp_path: Path) -> Iterator[Launcher]:
-    with (
-        launching.checkpoints(api, bed, namespace) as claim,
-        launching.serving(tmp_path / "home", bed, namespace=namespace, image=image, claim=claim) as made,
-    ):
-        yield made
 
 
 # two pods import torch twice: about a minute

@@ -23,6 +23,8 @@ from slicelift.backends.local import Local
 from slicelift.models import JobSpec, JobStatus
 from slicelift.runtime import processes
 
+from tests.waiting import wait_for
+
 TOKEN = "job-token-of-the-test"
 
 
@@ -237,12 +239,8 @@ class Bench:
         """Until the job is over and everything is delivered."""
         return self.wait(handle, lambda status: status.phase == "ended", seconds)
 
-    def wait_for(self, what: Callable[[], Any], seconds: float = 120.0) -> Any:
-        until = time.monotonic() + seconds
-        while not (found := what()):
-            assert time.monotonic() < until, [self.log(handle) for handle in self.handles]
-            time.sleep(0.02)
-        return found
+    def wait_for(self, what: str, check: Callable[[], Any]) -> Any:
+        return wait_for(what, check, seconds=120, why=lambda: [self.log(handle) for handle in self.handles])
 
     def root(self, handle: str) -> Path:
         return self.home / "attempts" / handle.removeprefix("local://")

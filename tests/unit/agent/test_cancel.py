@@ -33,7 +33,7 @@ SLEEP = "import time\nwhile True:\n    time.sleep(0.1)\n"
 
 def hidden_pid(bench: Any, handle: str) -> int:
     path = bench.root(handle) / "workspace/笔记 本/hidden.pid"
-    return int(bench.wait_for(lambda: path.exists() and path.read_text()))
+    return int(bench.wait_for("the hidden one", lambda: path.exists() and path.read_text()))
 
 
 def test_cancel_ends_ranks_and_children_that_hide(bench: Any, launcher: Any) -> None:
@@ -66,7 +66,7 @@ pathlib.Path("ready").touch()
 """
     handle = bench.submit(script + SLEEP)
     folder = bench.root(handle) / "workspace/笔记 本"
-    bench.wait_for((folder / "ready").exists)
+    bench.wait_for("its handler", (folder / "ready").exists)
     assert bench.local.cancel(handle, reason="stop", grace_seconds=10).gone
     assert (folder / "saved.txt").read_text() == "saved "
     assert bench.local.status(handle).status is Status.KILLED
@@ -78,7 +78,7 @@ def test_two_ranks_with_torchrun_are_cancelled(bench: Any) -> None:
         "import pathlib, os\npathlib.Path('up' + os.environ['RANK']).touch()\n" + SLEEP, workers=2
     )
     folder = bench.root(handle) / "workspace/笔记 本"
-    bench.wait_for(lambda: (folder / "up0").exists() and (folder / "up1").exists())
+    bench.wait_for("two ranks", lambda: (folder / "up0").exists() and (folder / "up1").exists())
     assert bench.local.cancel(handle, reason="stop", grace_seconds=5) == Proof(gone=True, killed=3)
     assert bench.local.status(handle).status is Status.KILLED
 
@@ -124,7 +124,7 @@ def test_a_killed_agent_leaves_no_process_and_an_end(bench: Any, launcher: Any, 
     script = "import slicelift\nslicelift.log(loss=1.0)\nprint('begun', os.environ['KEY'], flush=True)\n"
     handle = bench.submit(HIDING + script + SLEEP, secrets=("KEY",))
     pid = hidden_pid(bench, handle)
-    bench.wait_for(lambda: str(pid) in (bench.root(handle) / "processes.json").read_text())
+    bench.wait_for("word of it", lambda: str(pid) in (bench.root(handle) / "processes.json").read_text())
     launcher.away()
     os.kill(bench.local_agent(handle), signal.SIGKILL)
     if asked == "cancel":
@@ -189,12 +189,14 @@ for step in range(600):
 
 def suspend(bench: Any, handle: str) -> None:
     """As the launcher does: asked again as long as ranks may save."""
-    bench.wait_for(lambda: bench.local.cancel(handle, reason="suspended by ann", saving=True).gone)
+    bench.wait_for(
+        "it to be gone", lambda: bench.local.cancel(handle, reason="suspended by ann", saving=True).gone
+    )
 
 
 def test_a_suspended_job_saves_once_more_and_is_over_then(bench: Any) -> None:
     handle = bench.submit(SAVES)
-    bench.wait_for((bench.root(handle) / "workspace/笔记 本/saved").exists)
+    bench.wait_for("a checkpoint", (bench.root(handle) / "workspace/笔记 本/saved").exists)
     began = time.monotonic()
     suspend(bench, handle)
     # it has a minute for that, and needs a moment
@@ -211,7 +213,7 @@ def test_a_cancel_cuts_short_the_time_of_a_suspended_job(bench: Any, monkeypatch
     handle = bench.submit(
         "import pathlib\nimport slicelift\nslicelift.checkpoint({}, step=1)\n" + READY + SLEEP
     )
-    bench.wait_for((bench.root(handle) / "workspace/笔记 本/ready").exists)
+    bench.wait_for("a checkpoint", (bench.root(handle) / "workspace/笔记 本/ready").exists)
     began = time.monotonic()
     # neither gone nor left: it may still save, and who asks is not kept waiting
     for _ in range(2):
@@ -223,7 +225,7 @@ def test_a_cancel_cuts_short_the_time_of_a_suspended_job(bench: Any, monkeypatch
 
 def test_a_job_that_saves_nothing_is_suspended_at_once(bench: Any) -> None:
     handle = bench.submit("import pathlib\npathlib.Path('ready').touch()\n" + SLEEP)
-    bench.wait_for((bench.root(handle) / "workspace/笔记 本/ready").exists)
+    bench.wait_for("its start", (bench.root(handle) / "workspace/笔记 本/ready").exists)
     began = time.monotonic()
     suspend(bench, handle)
     assert time.monotonic() - began < 20
@@ -234,6 +236,6 @@ def test_a_job_that_ends_well_while_it_is_suspended_has_finished(bench: Any) -> 
     """Its last checkpoint was its last step."""
     script = "import pathlib, time\nimport slicelift\nslicelift.checkpoint({}, step=1)\n"
     handle = bench.submit(script + "pathlib.Path('ready').touch()\ntime.sleep(3)\n")
-    bench.wait_for((bench.root(handle) / "workspace/笔记 本/ready").exists)
+    bench.wait_for("a checkpoint", (bench.root(handle) / "workspace/笔记 本/ready").exists)
     suspend(bench, handle)
     assert bench.wait_ended(handle).status is Status.FINISHED

@@ -55,7 +55,7 @@ def test_two_ranks_train_and_everything_arrives(bench: Any, launcher: Any) -> No
     # what shows secrets as they were printed went with the delivery
     assert not any(b"s3cret-value" in text for text in texts(bench.root(handle)))
     assert not {"logs", "errors", "gang.json"} & {path.name for path in bench.root(handle).iterdir()}
-    bench.wait_for(lambda: not bench.marked(handle))
+    bench.wait_for("all to end", lambda: not bench.marked(handle))
 
 
 def texts(root: Path) -> list[bytes]:
@@ -121,7 +121,7 @@ def test_points_and_logs_arrive_once_when_the_launcher_was_away(bench: Any, laun
         "for i in range(100):\n    slicelift.log(step=i, loss=float(i))\n    print('line', i)\n    time.sleep(0.03)\n"
     )
     handle = bench.submit(script)
-    bench.wait_for(lambda: len(launcher.points("loss").get(0, [])) > 5)
+    bench.wait_for("some points", lambda: len(launcher.points("loss").get(0, [])) > 5)
     launcher.away()
     bench.wait(handle, lambda status: status.status is Status.FINISHED)
     assert bench.local.status(handle).phase == "delivering"
@@ -293,9 +293,9 @@ def test_discard_frees_the_folder_but_for_what_is_kept(bench: Any) -> None:
     assert not bench.local.discard(handle)
     assert (bench.root(handle) / "agent.json").exists()
     bench.wait_ended(handle)
-    bench.wait_for(lambda: not bench.marked(handle))
+    bench.wait_for("all to end", lambda: not bench.marked(handle))
     # its agent may be in its last moment: a discard is repeated until it is done
-    bench.wait_for(lambda: bench.local.discard(handle, keep={"logs": True}))
+    bench.wait_for("the discard", lambda: bench.local.discard(handle, keep={"logs": True}))
     assert sorted(path.name for path in bench.root(handle).iterdir()) == ["exit.json", "logs"]
     assert bench.local.status(handle).status is Status.FINISHED
     assert bench.local.discard(handle)

@@ -1,39 +1,18 @@
-"""The command line over a real launcher without MLflow, and a small real project."""
+"""The command line in this process, and a small real project."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
-import os
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from slicelift.cli.faults import run
 
-
-@dataclass(frozen=True)
-class Done:
-    """What a command left."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The object on the last line of stdout."""
-        answer = json.loads(self.out.strip().split("\n")[-1])
-        assert isinstance(answer, dict)
-        return answer
+from tests.commands import Done
+from tests.notebooks import write_notebook
 
 
 def call(*arguments: str | Path) -> Done:
@@ -50,18 +29,6 @@ def call(*arguments: str | Path) -> Done:
 def cli() -> Any:
     """`cli("jobs", "--json")` -> Done."""
     return call
-
-
-def write_notebook(path: Path, *cells: str | tuple[str, str]) -> Path:
-    """A cell is its source, or (source, tag)."""
-    made = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
-    for index, cell in enumerate(cells):
-        source, tags = (cell, []) if isinstance(cell, str) else (cell[0], [cell[1]])
-        metadata = {"tags": tags} if tags else {}
-        made.cells.append(nbformat.v4.new_code_cell(source, id=f"cell{index}", metadata=metadata))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(made, path)
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -88,26 +55,6 @@ def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "no launcher"
     monkeypatch.setenv("SLICELIFT_HOME", str(home))
     return home
-
-
-@pytest.fixture(scope="session")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The home of a running launcher without MLflow; SLICELIFT_HOME points there."""
-    home = tmp_path_factory.mktemp("launcher")
-    before = os.environ["SLICELIFT_HOME"]
-    os.environ["SLICELIFT_HOME"] = str(home)
-    command = [sys.executable, "-m", "slicelift_hub.launcher", "--port=0", "--tracker=none"]
-    with (home.parent / "launcher.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    end = time.monotonic() + 60
-    while not (home / "launcher.json").exists():
-        assert process.poll() is None, (home.parent / "launcher.log").read_text()
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    yield home
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-    os.environ["SLICELIFT_HOME"] = before
 
 
 @pytest.fixture(scope="session")

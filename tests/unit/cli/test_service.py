@@ -16,15 +16,10 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import free_port
+
+
 # each `up` starts a real launcher; MLflow's own start (some 20 s) is not waited for
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def started(home: Path, cwd: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """`slicelift up --no-hub` until the launcher answers; the lines that it has printed so far."""

@@ -14,32 +14,9 @@ import pytest
 from slicelift.models import Script
 from slicelift.notebook import read, select, transform, write_script
 
-KERNEL = {"kernelspec": {"name": "python3", "language": "python"}, "language_info": {"name": "python"}}
+from tests.notebooks import notebook_bytes
+
 WORKER = Path(__file__).with_name("ipython_worker.py")
-
-
-def notebook_bytes(cells: list[Any], *, metadata: dict[str, Any] | None = None) -> bytes:
-    """A notebook of code cells; a tuple is a source followed by its tags."""
-    made = []
-    for number, cell in enumerate(cells):
-        source, *tags = cell if isinstance(cell, tuple) else (cell,)
-        made.append(
-            {
-                "cell_type": "code",
-                "id": f"c{number}",
-                "metadata": {"tags": tags} if tags else {},
-                "source": source,
-                "execution_count": None,
-                "outputs": [],
-            }
-        )
-    whole = {
-        "cells": made,
-        "metadata": KERNEL if metadata is None else metadata,
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-    return json.dumps(whole).encode()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,30 +10,7 @@ from typing import Any
 import pytest
 from slicelift.preflight import Report, check
 
-KERNEL = {"kernelspec": {"name": "python3", "language": "python"}, "language_info": {"name": "python"}}
-
-
-def notebook_bytes(cells: list[Any], *, metadata: dict[str, Any] | None = None) -> bytes:
-    """Code cells; a tuple is a source and its tags, a dict is taken as it is."""
-    made = []
-    for number, cell in enumerate(cells):
-        source, *tags = cell if isinstance(cell, tuple) else (cell,)
-        plain = {
-            "cell_type": "code",
-            "id": f"c{number}",
-            "metadata": {"tags": tags},
-            "source": source,
-            "execution_count": None,
-            "outputs": [],
-        }
-        made.append({**plain, **cell, "id": f"c{number}"} if isinstance(cell, dict) else plain)
-    whole = {
-        "cells": made,
-        "metadata": KERNEL if metadata is None else metadata,
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-    return json.dumps(whole).encode()
+from tests.notebooks import notebook_bytes
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_for
+
 SCRIPT = """
 import os, pathlib, sys, time
 import slicelift
@@ -101,10 +103,8 @@ def test_a_forked_child_has_nothing_to_save(tmp_path: Path) -> None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         child = int(children.read_text().split()[0])
         os.kill(child, signal.SIGTERM)
-        until = time.monotonic() + 10
-        while "Z" not in Path(f"/proc/{child}/stat").read_text().rpartition(")")[2]:
-            assert time.monotonic() < until, "the child outlived its signal"
-            time.sleep(0.02)
+        stat = Path(f"/proc/{child}/stat")
+        wait_for("the child to end", lambda: "Z" in stat.read_text().rpartition(")")[2], seconds=10)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 143

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_for
+
 NAMESPACE = """
     import inspect, multiprocessing, os, pathlib, pickle, sys
     from dataclasses import dataclass
@@ -223,7 +225,7 @@ def test_a_wrong_metric_is_told_to_the_user(attempt: Any) -> None:
 def test_a_gang_that_is_told_to_end_says_so(attempt: Any) -> None:
     process = attempt.start("import time; print('up'); time.sleep(100)")
     log = attempt.root / "logs" / "rank-0.log"
-    _wait_for(lambda: log.exists() and "up" in log.read_text())
+    wait_for("its line", lambda: log.exists() and "up" in log.read_text())
     process.terminate()
     process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM
@@ -244,13 +246,6 @@ def test_with_only_what_travels(attempt: Any, traveller: Path) -> None:
     assert attempt.run(source, PYTHONPATH=str(traveller)) == 0
     assert attempt.log().startswith(str(traveller))
     assert attempt.events()[0]["m"]["loss"] == 2.0
-
-
-def _wait_for(condition: Any) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_no_torch_error_file_of_an_outer_gang_is_touched(attempt: Any, tmp_path: Path) -> None:

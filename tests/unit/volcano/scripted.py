@@ -13,6 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from slicelift_hub.launcher.backends.volcano.feeds import Feed
 
+from tests.waiting import wait_for
+
 
 class Script:
     """What the server answers: `answers[(method, path)]` is a list of (status, body); the last one stays."""
@@ -101,11 +103,8 @@ def item(name: str, version: int, **more: Any) -> dict[str, Any]:
 
 
 def until(check: Callable[[], bool]) -> None:
-    """Poll until it holds."""
-    end = time.monotonic() + 10
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    """Looks often: some of what is scripted holds for a moment only."""
+    wait_for("what the script says", check, seconds=10, every=0.01)
 
 
 def names(feed: Feed) -> set[str]:

@@ -27,6 +27,7 @@ from slicelift_hub.launcher.backends.volcano.warmup import (
 from slicelift_profiles import presets
 from slicelift_profiles.cluster import ClusterSettings
 
+from tests.unit.volcano.contexts import CONTAINER_SECURITY, POD_SECURITY
 from tests.unit.volcano.scripted import Script
 
 NOW = 1_800_000_000.0
@@ -79,14 +80,7 @@ WARM_UP = {
                 "terminationGracePeriodSeconds": 10,
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
-                "securityContext": {
-                    "runAsUser": 1000,
-                    "runAsGroup": 1000,
-                    "fsGroup": 1000,
-                    "runAsNonRoot": True,
-                    "fsGroupChangePolicy": "OnRootMismatch",
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
+                "securityContext": POD_SECURITY,
                 "containers": [
                     {
                         "name": "warm-up",
@@ -104,11 +98,7 @@ WARM_UP = {
                             "requests": {"cpu": "100m", "memory": "256Mi"},
                             "limits": {"cpu": "2", "memory": "2Gi"},
                         },
-                        "securityContext": {
-                            "allowPrivilegeEscalation": False,
-                            "capabilities": {"drop": ["ALL"]},
-                            "runAsNonRoot": True,
-                        },
+                        "securityContext": CONTAINER_SECURITY,
                         "volumeMounts": [
                             {"name": "start", "mountPath": "/slicelift/start", "readOnly": True},
                             {"name": "request", "mountPath": "/slicelift/request", "readOnly": True},

@@ -25,6 +25,8 @@ from slicelift_profiles import presets
 from slicelift_profiles.cluster import ClusterSettings, Topology, make_settings
 from traitlets.config import Config
 
+from tests.unit.volcano.contexts import CONTAINER_SECURITY, POD_SECURITY
+
 SEED = yaml.safe_load((Path(__file__).parent / "seed-vcjob.yaml").read_text(encoding="utf-8"))
 
 LABELS = {
@@ -61,11 +63,7 @@ CONTAINER = {
         {"name": "NCCL_SOCKET_IFNAME", "value": "eth0"},
     ],
     "resources": {"requests": SIZES, "limits": SIZES},
-    "securityContext": {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": True,
-    },
+    "securityContext": CONTAINER_SECURITY,
     "volumeMounts": [
         {"name": "start", "mountPath": "/slicelift/start", "readOnly": True},
         {"name": "request", "mountPath": "/slicelift/request", "readOnly": True},
@@ -80,14 +78,7 @@ POD = {
     "terminationGracePeriodSeconds": 120,
     "automountServiceAccountToken": False,
     "enableServiceLinks": False,
-    "securityContext": {
-        "runAsUser": 1000,
-        "runAsGroup": 1000,
-        "fsGroup": 1000,
-        "runAsNonRoot": True,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    },
+    "securityContext": POD_SECURITY,
     "containers": [CONTAINER],
     "volumes": [
         {

@@ -1,20 +1,15 @@
-"""A small real project, a real launcher without MLflow, and runs as the launcher tells of them."""
+"""A small real project, and runs as the launcher tells of them."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import nbformat
 import pytest
 from slicelift.models import Failure, JobSpec, ModelVersionView, RunView, Status
 
-KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+from tests.notebooks import write_notebook
 
 
 def make_view(**changes: object) -> RunView:
@@ -84,37 +79,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A git repository with a commit, in a folder with a space and Chinese characters."""
     root = tmp_path_factory.mktemp("desk") / "项目 one"
     root.mkdir()
-    write_notebook(root / "train.ipynb", "steps = 3", "print('trained', steps)")
-    write_notebook(root / "broken.ipynb", "x = 1", "print(y)\n!ls")
+    write_notebook(root / "train.ipynb", ("steps = 3", "parameters"), "print('trained', steps)")
+    write_notebook(root / "broken.ipynb", ("x = 1", "parameters"), "print(y)\n!ls")
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
         subprocess.run(["git", *who, *command], cwd=root, check=True)
     return root
-
-
-def write_notebook(path: Path, *cells: str) -> Path:
-    made = nbformat.v4.new_notebook(metadata=KERNEL)
-    made.cells = [nbformat.v4.new_code_cell(source, id=f"cell{n}") for n, source in enumerate(cells)]
-    made.cells[0].metadata["tags"] = ["parameters"]
-    nbformat.write(made, path)
-    return path
-
-
-@pytest.fixture(scope="session")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The home of a running launcher without MLflow; SLICELIFT_HOME points there."""
-    home = tmp_path_factory.mktemp("launcher")
-    before = os.environ["SLICELIFT_HOME"]
-    os.environ["SLICELIFT_HOME"] = str(home)
-    command = [sys.executable, "-m", "slicelift_hub.launcher", "--port=0", "--tracker=none"]
-    with (home.parent / "launcher.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    end = time.monotonic() + 60
-    while not (home / "launcher.json").exists():
-        assert process.poll() is None, (home.parent / "launcher.log").read_text()
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    yield home
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-    os.environ["SLICELIFT_HOME"] = before
