@@ -1,7 +1,7 @@
 """One cluster for the whole run, a namespace and a queue per test, and what the cluster said beside a failed test.
 
-`cluster` is the bed: a new one, or the one that runs in the folder SLICELIFT_CLUSTER names. SLICELIFT_CLUSTER=external
-takes the cluster of KUBECONFIG instead; tests of the bed itself are then left out.
+`bed` is a new one, or the one that runs in the folder SLICELIFT_CLUSTER names. SLICELIFT_CLUSTER=external takes the cluster
+of KUBECONFIG instead; tests that want `own_bed`, for its programs, its node or its devices, are then left out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import elsewhere
 import members
 import pytest
 import shared_storage
@@ -17,6 +18,7 @@ from bed import cluster as bed_cluster
 from bed import kit
 from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from kubernetes.client import ApiException
 from members import Person
 from place import ClusterHub
@@ -33,13 +35,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """On somebody's own cluster nobody kills an API server."""
     if os.environ.get("SLICELIFT_CLUSTER") != EXTERNAL:
         return
-    own = [item for item in items if "bed" in getattr(item, "fixturenames", ())]
+    own = [item for item in items if "own_bed" in getattr(item, "fixturenames", ())]
     config.hook.pytest_deselected(items=own)
     items[:] = [item for item in items if item not in own]
 
 
 @pytest.fixture(scope="session")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def own_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The bed, for what can only be done to one's own cluster: its programs, its node, its devices."""
     running = os.environ.get("SLICELIFT_CLUSTER", "")
     if running:
@@ -51,12 +53,18 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(request: pytest.FixtureRequest) -> Path:
-    """The admin's."""
+def bed(request: pytest.FixtureRequest) -> Place:
+    """Where everything runs: the bed, or somebody's own cluster."""
     if os.environ.get("SLICELIFT_CLUSTER") == EXTERNAL:
-        return ADMIN
-    own: Cluster = request.getfixturevalue("bed")
-    return own.kubeconfig
+        return elsewhere.find(ADMIN)
+    own: Cluster = request.getfixturevalue("own_bed")
+    return own
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(bed: Place) -> Path:
+    """The admin's."""
+    return bed.kubeconfig
 
 
 @pytest.fixture(scope="session")
@@ -68,21 +76,15 @@ def api(kubeconfig: Path) -> Iterator[Api]:
 
 
 @pytest.fixture(scope="session")
-def image(request: pytest.FixtureRequest) -> str:
+def image(bed: Place) -> str:
     """An image with this Python's environment, without Slicelift's code, as a training image is."""
-    if os.environ.get("SLICELIFT_CLUSTER") == EXTERNAL:
-        return os.environ["SLICELIFT_CLUSTER_IMAGE"]
-    own: Cluster = request.getfixturevalue("bed")
-    return own.environment_image().name
+    return bed.environment_image().name
 
 
 @pytest.fixture(scope="session")
-def session_image(request: pytest.FixtureRequest) -> str:
+def session_image(bed: Place) -> str:
     """The same with Slicelift, as a session's image is."""
-    if os.environ.get("SLICELIFT_CLUSTER") == EXTERNAL:
-        return os.environ["SLICELIFT_CLUSTER_SESSION_IMAGE"]
-    own: Cluster = request.getfixturevalue("bed")
-    return own.environment_image(project=ROOT).name
+    return bed.environment_image(project=ROOT).name
 
 
 @pytest.fixture
@@ -100,9 +102,9 @@ def namespace(api: Api, queue: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def juicefs(bed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+def juicefs(own_bed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     """A JuiceFS that this machine and the node see."""
-    with shared_storage.mounted(bed, tmp_path_factory.mktemp("juicefs")) as found:
+    with shared_storage.mounted(own_bed, tmp_path_factory.mktemp("juicefs")) as found:
         yield found
 
 

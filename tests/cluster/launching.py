@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 from bed import kit
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from slicelift.launcher_client import Blob, Client, find, read_state
 from slicelift.models import JobSpec, RunView, Snapshot, SnapshotFile
 
@@ -138,7 +138,7 @@ class Launcher:
 @contextmanager
 def serving(
     home: Path,
-    bed: Cluster,
+    bed: Place,
     *,
     namespace: str,
     image: str,
@@ -169,7 +169,7 @@ def serving(
 
 
 @contextmanager
-def checkpoints(api: Api, bed: Cluster, namespace: str) -> Iterator[str]:
+def checkpoints(api: Api, bed: Place, namespace: str) -> Iterator[str]:
     """A claim on a folder of the node in which everybody may write."""
     name, folder = f"checkpoints-{namespace}", bed.shared / f"checkpoints-{namespace}"
     folder.mkdir()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bed.cluster import Cluster
+from elsewhere import Place
 from launching import Launcher
 from slicelift.models import RunView, Status
 from slicelift.sentences import failure_sentence, sentence
@@ -53,7 +53,7 @@ class Story:
 
 
 def agree(
-    bed: Cluster, launcher: Launcher, run: str, *, namespace: str, queue: str, seconds: float = SECONDS
+    bed: Place, launcher: Launcher, run: str, *, namespace: str, queue: str, seconds: float = SECONDS
 ) -> RunView:
     """The card, once all four tell the same; fails with every contradiction that is left.
 
@@ -70,7 +70,7 @@ def agree(
         time.sleep(0.3)
 
 
-def look(bed: Cluster, launcher: Launcher, run: str, *, namespace: str, queue: str) -> Story:
+def look(bed: Place, launcher: Launcher, run: str, *, namespace: str, queue: str) -> Story:
     """One look at all four: what follows another one first, so that a job that goes on contradicts nothing."""
     first = launcher.client.job(run)
     exported = launcher.mlflow_rows(
@@ -173,7 +173,7 @@ def lags(story: Story) -> list[str]:
     return found
 
 
-def _alive(bed: Cluster, namespace: str, label: str) -> dict[str, bool]:
+def _alive(bed: Place, namespace: str, label: str) -> dict[str, bool]:
     """Pods that are not over -> whether each has a node."""
     return {
         pod["metadata"]["name"]: bool(pod["spec"].get("nodeName"))
@@ -187,6 +187,6 @@ def _phase(job: Mapping[str, Any]) -> tuple[str, int]:
     return str(status.get("state", {}).get("phase", "")), int(status.get("retryCount", 0))
 
 
-def _get(bed: Cluster, *words: str) -> dict[str, Any]:
+def _get(bed: Place, *words: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(bed.kubectl("get", *words, "-o", "json"))
     return found

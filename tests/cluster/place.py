@@ -15,8 +15,8 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 
 from tests.browser import projects
 from tests.browser.places import ROOT, SLICELIFT, RunningHub
@@ -138,7 +138,7 @@ class ClusterHub(RunningHub):
 
 
 @contextmanager
-def claim(api: Api, bed: Cluster, namespace: str, name: str) -> Iterator[Path]:
+def claim(api: Api, bed: Place, namespace: str, name: str) -> Iterator[Path]:
     """A claim of that name on a folder of this machine and the node; the folder."""
     folder = bed.shared / f"{name}-{namespace}"
     folder.mkdir()

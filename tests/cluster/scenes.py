@@ -15,8 +15,8 @@ import accounts
 import launching
 import oracle
 from bed import kit
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from launching import Launcher
 from slicelift.models import RunView, Status
 from slicelift.sentences import sentence
@@ -46,7 +46,7 @@ class Scene:
     """See the module."""
 
     api: Api
-    bed: Cluster
+    bed: Any  # a `Cluster` for those drills that ask for `own_bed`
     launcher: Launcher
     namespace: str
     queue: str
@@ -114,7 +114,7 @@ class Scene:
 
 @contextmanager
 def opened(
-    api: Api, bed: Cluster, image: str, home: Path, *, restricted: bool = False, **asked: Any
+    api: Api, bed: Place, image: str, home: Path, *, restricted: bool = False, **asked: Any
 ) -> Iterator[Scene]:
     """A scene of its own; further words are those of `launching.serving`.
 

@@ -17,6 +17,7 @@ import pytest
 from bed import kit
 from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from launching import Launcher
 from slicelift.backends.base import Attempt
 from slicelift.errors import SliceliftError
@@ -115,7 +116,7 @@ def place(api: Api) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def launcher(
-    bed: Cluster, image: str, place: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+    bed: Place, image: str, place: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Launcher]:
     home = tmp_path_factory.mktemp("apart") / "home"
     with launching.serving(home, bed, namespace=place[0], image=image, presets=SMALL) as made:
@@ -222,7 +223,7 @@ def test_the_api_server_gives_nothing_to_what_a_pod_has(
 
 
 def test_nor_do_the_kubelet_and_the_other_programs_of_the_cluster(
-    inside: Callable[..., Any], bed: Cluster, api: Api, runs: tuple[str, str], namespace: str
+    inside: Callable[..., Any], own_bed: Cluster, api: Api, runs: tuple[str, str], namespace: str
 ) -> None:
     node = api.core.read_namespaced_pod(f"{runs[1]}-1-worker-0", namespace).status.host_ip
     paths = (
@@ -235,8 +236,8 @@ def test_nor_do_the_kubelet_and_the_other_programs_of_the_cluster(
     kubelet = [{"method": "GET", "url": f"https://{node}:10250/{path}"} for path in paths]
     read_only = [{"method": "GET", "url": f"http://{node}:10255/pods"}]
     others = [
-        {"method": "GET", "url": f"{scheme}://{bed.host_ip}:{port}/"}
-        for name, port in bed.layout.ports.items()
+        {"method": "GET", "url": f"{scheme}://{own_bed.host_ip}:{port}/"}
+        for name, port in own_bed.layout.ports.items()
         if name != "kube-apiserver"
         for scheme in ("http", "https")
     ]

@@ -16,14 +16,14 @@ SLICE = "nvidia.com/mig-1g.10gb"
 
 
 @pytest.fixture
-def fake_nodes(bed: Cluster) -> Iterator[list[str]]:
-    names = bed.add_fake_nodes(4, {"nvidia.com/gpu": "8"}, prefix="fake-test")
+def fake_nodes(own_bed: Cluster) -> Iterator[list[str]]:
+    names = own_bed.add_fake_nodes(4, {"nvidia.com/gpu": "8"}, prefix="fake-test")
     yield names
-    bed.remove_fake_nodes(names)
+    own_bed.remove_fake_nodes(names)
 
 
 def test_two_pods_on_slices_find_each_other_and_complete(
-    bed: Cluster, api: Api, namespace: str, queue: str, image: str
+    own_bed: Cluster, api: Api, namespace: str, queue: str, image: str
 ) -> None:
     program = (
         "import os, socket, time; job, me = os.environ['JOB'], int(os.environ['VC_TASK_INDEX'])\n"
@@ -42,7 +42,7 @@ def test_two_pods_on_slices_find_each_other_and_complete(
     told = [kit.logs(api, namespace, f"pair-worker-{index}").split() for index in (0, 1)]
     pods = api.core.list_namespaced_pod(namespace).items
     assert {pod.spec.node_name for pod in pods} == {NODE}
-    declared = {one["uuid"] for one in bed.devices() if one["resource"] == SLICE}
+    declared = {one["uuid"] for one in own_bed.devices() if one["resource"] == SLICE}
     assert len({uuid for _, uuid in told}) == 2
     assert {uuid for _, uuid in told} <= declared
 
@@ -75,13 +75,13 @@ def test_the_webhook_refuses_what_cannot_be(api: Api, namespace: str, queue: str
         kit.submit(api, namespace, job)
 
 
-def test_nobody_may_anything_until_a_role_says_so(bed: Cluster, api: Api, namespace: str) -> None:
-    stranger = kit.connect(bed.kubeconfig_for("stranger"))
+def test_nobody_may_anything_until_a_role_says_so(own_bed: Cluster, api: Api, namespace: str) -> None:
+    stranger = kit.connect(own_bed.kubeconfig_for("stranger"))
     with pytest.raises(ApiException, match=r"stranger.*cannot list resource"):
         stranger.core.list_namespaced_pod(namespace)
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
-    bed.kubectl(
+    own_bed.kubectl(
         "create",
         "rolebinding",
         "-n",
@@ -116,11 +116,11 @@ def test_a_pods_token_reaches_the_api_through_its_service_and_opens_nothing(
 
 
 def test_this_machine_and_pods_reach_each_other(
-    bed: Cluster, api: Api, running_pod: str, namespace: str
+    own_bed: Cluster, api: Api, running_pod: str, namespace: str
 ) -> None:
     address = api.core.read_namespaced_pod(running_pod, namespace).status.pod_ip
     kit.wait_for("its server", lambda: _connects(address, 8080))
-    with socket.create_server((bed.host_ip, 0)) as server:
+    with socket.create_server((own_bed.host_ip, 0)) as server:
         server.settimeout(10)
         port = server.getsockname()[1]
         program = f"import socket; socket.create_connection(('host.bed.test', {port}), 5).close()"
@@ -157,25 +157,25 @@ def test_a_restricted_namespace_takes_the_image_and_no_host_path(api: Api, image
             api.core.create_namespaced_pod(restricted, pod)
 
 
-def test_a_withdrawn_slice_is_missing_from_the_node_and_comes_back(bed: Cluster, api: Api) -> None:
+def test_a_withdrawn_slice_is_missing_from_the_node_and_comes_back(own_bed: Cluster, api: Api) -> None:
     before = _allocatable(api, SLICE)
-    lost = next(str(one["uuid"]) for one in bed.devices() if one["resource"] == SLICE)
-    bed.withdraw_device(lost)
+    lost = next(str(one["uuid"]) for one in own_bed.devices() if one["resource"] == SLICE)
+    own_bed.withdraw_device(lost)
     kit.wait_for("the node to have one less", lambda: _allocatable(api, SLICE) == before - 1, seconds=30)
-    bed.restore_device(lost)
+    own_bed.restore_device(lost)
     kit.wait_for("the node to have it again", lambda: _allocatable(api, SLICE) == before, seconds=30)
 
 
-def test_a_killed_kubelet_hears_of_its_slices_again(bed: Cluster, api: Api) -> None:
+def test_a_killed_kubelet_hears_of_its_slices_again(own_bed: Cluster, api: Api) -> None:
     before = _allocatable(api, SLICE)
-    lost = next(str(one["uuid"]) for one in bed.devices() if one["resource"] == SLICE)
-    bed.kill("kubelet")
-    bed.withdraw_device(lost)
-    bed.start("kubelet")
+    lost = next(str(one["uuid"]) for one in own_bed.devices() if one["resource"] == SLICE)
+    own_bed.kill("kubelet")
+    own_bed.withdraw_device(lost)
+    own_bed.start("kubelet")
     kit.wait_for("the news", lambda: _allocatable(api, SLICE) == before - 1 and _is_node_ready(api))
-    bed.restore_device(lost)
+    own_bed.restore_device(lost)
     kit.wait_for("the node to have it again", lambda: _allocatable(api, SLICE) == before)
-    assert all(bed.programs().values())
+    assert all(own_bed.programs().values())
 
 
 @pytest.fixture

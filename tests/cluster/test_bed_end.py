@@ -29,7 +29,7 @@ FIXED = (
 
 
 @pytest.fixture
-def place(tmp_path: Path, bed: Cluster) -> Iterator[Path]:
+def place(tmp_path: Path, own_bed: Cluster) -> Iterator[Path]:
     """A folder for a second bed while the first one runs; whatever a failed test left there is taken away."""
     yield tmp_path / "second"
     if left := layout.load(tmp_path / "second"):

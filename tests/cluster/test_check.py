@@ -7,7 +7,7 @@ from pathlib import Path
 
 import launching
 import pytest
-from bed.cluster import Cluster
+from elsewhere import Place
 from launching import Launcher
 from slicelift.models import Status
 
@@ -35,7 +35,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def launcher(
-    request: pytest.FixtureRequest, bed: Cluster, namespace: str, image: str, tmp_path: Path
+    request: pytest.FixtureRequest, bed: Place, namespace: str, image: str, tmp_path: Path
 ) -> Iterator[Launcher]:
     """With a preset that expects `request.param` Gbit/s."""
     presets = PRESETS.format(least=request.param)

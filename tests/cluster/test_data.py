@@ -19,8 +19,8 @@ import pytest
 import remotes
 import yaml
 from bed import kit
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from kubernetes import client
 from launching import Launcher
 from remotes import Pushed, Remote
@@ -159,7 +159,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Pushed:
 
 
 @pytest.fixture
-def remote(bed: Cluster, pushed: Pushed, tmp_path: Path) -> Iterator[Remote]:
+def remote(bed: Place, pushed: Pushed, tmp_path: Path) -> Iterator[Remote]:
     """A copy that a test may break."""
     shutil.copytree(pushed.folder, tmp_path / "remote")
     with remotes.serving(tmp_path / "remote", bed.host_ip) as found:
@@ -339,7 +339,7 @@ def test_a_fetch_that_the_namespace_has_no_room_for_is_not_left_for_others_to_wa
 
 
 @pytest.fixture
-def launcher(bed: Cluster, namespace: str, image: str, claims: Claims, tmp_path: Path) -> Iterator[Launcher]:
+def launcher(bed: Place, namespace: str, image: str, claims: Claims, tmp_path: Path) -> Iterator[Launcher]:
     more = 'c.Volcano.data_claim = "data"\n'
     with launching.serving(
         tmp_path / "home", bed, namespace=namespace, image=image, claim=claims.checkpoints, more=more

@@ -17,8 +17,8 @@ import launching
 import members
 import pytest
 from bed import kit
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from members import Person, pod_of
 from place import HOME, ClusterHub
 from slicelift.launcher_client import Client
@@ -62,7 +62,7 @@ def prefix() -> str:
 
 @pytest.fixture(scope="module")
 def hub(
-    api: Api, bed: Cluster, session_image: str, prefix: str, tmp_path_factory: pytest.TempPathFactory
+    api: Api, bed: Place, session_image: str, prefix: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterHub]:
     folder = tmp_path_factory.mktemp("places")
     with ExitStack() as stack:
@@ -183,7 +183,7 @@ def _sessions(api: Api, namespace: str) -> list[object]:
 
 
 @contextmanager
-def _volume(api: Api, bed: Cluster, namespace: str, *, claim: str) -> Iterator[None]:
+def _volume(api: Api, bed: Place, namespace: str, *, claim: str) -> Iterator[None]:
     """A volume for a claim that somebody else makes, on a folder that this machine and the node see."""
     folder = bed.shared / f"{claim}-{namespace}"
     folder.mkdir()

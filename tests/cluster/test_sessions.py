@@ -18,8 +18,8 @@ import accounts
 import launching
 import pytest
 from bed import kit
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from members import Person, pod_of
 from place import ClusterHub
 from slicelift.launcher_client import Client
@@ -100,7 +100,7 @@ def kubeconfigs(api: Api, namespace: str, folder: Path) -> Iterator[dict[str, Pa
 
 @pytest.fixture(scope="module")
 def hub(
-    bed: Cluster,
+    bed: Place,
     namespace: str,
     queue: str,
     session_image: str,

@@ -14,8 +14,8 @@ import accounts
 import place
 import pytest
 from bed import kit
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from place import ClusterHub
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from shared_storage import Claims
@@ -87,7 +87,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def hub(
-    api: Api, bed: Cluster, claims: Claims, namespace: str, queue: str, session_image: str, tmp_path: Path
+    api: Api, bed: Place, claims: Claims, namespace: str, queue: str, session_image: str, tmp_path: Path
 ) -> Iterator[ClusterHub]:
     """A hub on this machine, and the volumes that its sessions and jobs mount, with a project in anna's home."""
     remote = tmp_path / "remote"

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import scenes
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from scenes import Scene
 
 
 @pytest.fixture(scope="module")
-def scene(api: Api, bed: Cluster, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(api: Api, bed: Place, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with scenes.opened(api, bed, image, tmp_path_factory.mktemp("drills") / "home") as found:
         yield found
 

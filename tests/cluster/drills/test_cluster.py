@@ -25,7 +25,7 @@ from slicelift.errors import Conflict
 from slicelift.models import RunView, Status
 from slicelift.sentences import remarks, sentence
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(900), pytest.mark.usefixtures("own_bed")]
 # controller and webhook are away so long; the controller is said to be silent after 20 s
 AWAY_SECONDS = 60.0
 

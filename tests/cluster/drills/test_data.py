@@ -9,8 +9,8 @@ import oracle
 import pytest
 import remotes
 import scenes
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from remotes import Pushed, Remote
 from scenes import STEPS, Scene
 from shared_storage import Claims, Storage
@@ -33,14 +33,14 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Pushed:
 
 
 @pytest.fixture
-def remote(bed: Cluster, pushed: Pushed) -> Iterator[Remote]:
+def remote(bed: Place, pushed: Pushed) -> Iterator[Remote]:
     with remotes.serving(pushed.folder, bed.host_ip) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def scene(
-    api: Api, bed: Cluster, image: str, juicefs: Storage, tmp_path_factory: pytest.TempPathFactory
+    api: Api, bed: Place, image: str, juicefs: Storage, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:
     """With a shared cache of data on JuiceFS."""
     home = tmp_path_factory.mktemp("data-drills") / "home"

@@ -88,6 +88,7 @@ def test_the_launcher_is_killed_while_it_watches(scene: Scene, api: Api, namespa
     assert scene.finish(run).attempt == 1
 
 
+@pytest.mark.usefixtures("own_bed")
 def test_volcanos_scheduler_is_down_for_a_while(scene: Scene, api: Api, namespace: str) -> None:
     """It says nothing where others would say that it waits: the launcher says it after 20 s."""
     scene.bed.stop("volcano-scheduler")

@@ -16,8 +16,8 @@ import oracle
 import pytest
 import scenes
 from bed import kit
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from launching import Launcher
 from scenes import OUTAGE_SECONDS, PROGRAM, STEPS, Scene
 from slicelift.errors import SliceliftError, Unavailable
@@ -75,7 +75,7 @@ def wish(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scene(
-    api: Api, bed: Cluster, image: str, wish: Path, tmp_path_factory: pytest.TempPathFactory
+    api: Api, bed: Place, image: str, wish: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:
     """With a store of 16 MiB."""
     home = tmp_path_factory.mktemp("launcher") / "home"
@@ -85,7 +85,7 @@ def scene(
 
 
 def test_a_launcher_that_is_away_for_too_long_says_what_is_lost(
-    api: Api, bed: Cluster, image: str, namespace: str, queue: str, tmp_path: Path
+    api: Api, bed: Place, image: str, namespace: str, queue: str, tmp_path: Path
 ) -> None:
     more = "c.Volcano.patience_seconds = 3\n"
     with launching.serving(tmp_path / "home", bed, namespace=namespace, image=image, more=more) as launcher:
@@ -228,7 +228,7 @@ def test_a_file_in_the_store_is_damaged(scene: Scene, api: Api, namespace: str) 
 
 @pytest.fixture
 def on_postgresql(
-    api: Api, bed: Cluster, image: str, tmp_path: Path
+    api: Api, bed: Place, image: str, tmp_path: Path
 ) -> Iterator[tuple[Scene, postgres.Postgres]]:
     """A scene whose ledger is on a PostgreSQL of its own."""
     with (

@@ -19,7 +19,7 @@ from scenes import STEPS, Scene
 from slicelift.models import Status
 from slicelift.sentences import remarks
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(900), pytest.mark.usefixtures("own_bed")]
 # a minute of steps: it outlasts the time after which a node counts as lost
 SLOW = scenes.PROGRAM.replace("0.25", "2.0")
 # every step needs all ranks
@@ -63,11 +63,11 @@ def test_a_kubelet_that_is_back_in_time_costs_nothing(scene: Scene, api: Api, na
 
 
 @pytest.fixture(scope="module")
-def fast_bed(bed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def fast_bed(own_bed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A bed that evicts the pods of a lost node after seconds: the one there is, or one more beside it."""
     with ExitStack() as stack:
-        found = bed
-        if not bed.layout.fast_faults:
+        found = own_bed
+        if not own_bed.layout.fast_faults:
             found = bed_cluster.up(tmp_path_factory.mktemp("fast"), fast_faults=True, owner=os.getpid())
             stack.callback(found.down)
         # where no node at all is left, Kubernetes takes itself for the lost one and evicts nobody

@@ -15,6 +15,7 @@ import pytest
 from bed import kit, kwok
 from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from launching import Launcher
 from slicelift.backends.base import Attempt
 from slicelift.models import JobSpec, JobStatus
@@ -147,18 +148,18 @@ def presets_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def nodes(bed: Cluster, api: Api) -> Iterator[Callable[..., list[str]]]:
+def nodes(own_bed: Cluster, api: Api) -> Iterator[Callable[..., list[str]]]:
     """Fake nodes: `nodes(2, gpus=8)`; gone when the test is."""
     made: list[str] = []
 
     def make(count: int, *, gpus: int = 8) -> list[str]:
-        names = bed.add_fake_nodes(count, {GPU: str(gpus)}, prefix=f"f-{secrets.token_hex(3)}")
+        names = own_bed.add_fake_nodes(count, {GPU: str(gpus)}, prefix=f"f-{secrets.token_hex(3)}")
         made.extend(names)
         kit.wait_for("the fake nodes", lambda: set(names) <= _ready(api))
         return names
 
     yield make
-    bed.remove_fake_nodes(made)
+    own_bed.remove_fake_nodes(made)
 
 
 @pytest.fixture
@@ -167,7 +168,8 @@ def make_bench(
 ) -> Iterator[Callable[..., Bench]]:
     """A bench on a queue of its own: `make_bench(share={"nvidia.com/gpu": "4"}, image=...)`."""
     # fake nodes go after the pods on them: nobody would end those else
-    request.getfixturevalue("nodes")
+    if "nodes" in request.fixturenames:
+        request.getfixturevalue("nodes")
     with ExitStack() as stack:
 
         def make(
@@ -191,7 +193,7 @@ def bench(make_bench: Callable[..., Bench]) -> Bench:
 
 
 @pytest.fixture
-def launcher(bed: Cluster, api: Api, namespace: str, image: str, tmp_path: Path) -> Iterator[Launcher]:
+def launcher(bed: Place, api: Api, namespace: str, image: str, tmp_path: Path) -> Iterator[Launcher]:
     """A launcher whose jobs are pods of the image and keep their checkpoints."""
     with (
         launching.checkpoints(api, bed, namespace) as claim,

@@ -11,6 +11,7 @@ import pytest
 from bed import kit
 from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from launching import Launcher
 from slicelift.backends.base import Proof
 from slicelift.errors import Refused
@@ -28,7 +29,7 @@ def no_secrets(api: Api, namespace: str) -> None:
 
 
 @pytest.fixture
-def launcher(bed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Launcher]:
+def launcher(bed: Place, namespace: str, tmp_path: Path) -> Iterator[Launcher]:
     with launching.serving(tmp_path / "home", bed, namespace=namespace, image=NO_IMAGE) as made:
         yield made
 
@@ -69,7 +70,7 @@ def test_a_refused_secret_leaves_the_job_to_be_found(bench: Any, nodes: Any, no_
 
 @pytest.mark.drill
 def test_kubernetes_itself_collects_what_belongs_to_a_job(
-    bench: Any, bed: Cluster, api: Api, nodes: Any
+    bench: Any, own_bed: Cluster, api: Api, nodes: Any
 ) -> None:
     """So nobody has to sweep PodGroups, Secrets and pods: Volcano's controller, which might, is down."""
     nodes(1)
@@ -77,12 +78,12 @@ def test_kubernetes_itself_collects_what_belongs_to_a_job(
     bench.wait_phase(handle, "Running")
     name = handle.rpartition("/")[2]
     assert len(_left(api, bench.namespace)) == 5
-    bed.stop("volcano-controller")
+    own_bed.stop("volcano-controller")
     try:
         api.custom.delete_namespaced_custom_object(*kit.BATCH, bench.namespace, "jobs", name)
         kit.wait_for("all of it to go", lambda: _left(api, bench.namespace) == [])
     finally:
-        bed.start("volcano-controller")
+        own_bed.start("volcano-controller")
 
 
 def _left(api: Api, namespace: str) -> list[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import launching
 import pytest
-from bed.cluster import Cluster
 from bed.kit import Api
 from bed.layout import NODE
+from elsewhere import Place
 from launching import Launcher
 from slicelift.models import RunView, Status
 from slicelift.sentences import remarks
@@ -55,7 +55,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def launcher(bed: Cluster, api: Api, namespace: str, image: str, tmp_path: Path) -> Iterator[Launcher]:
+def launcher(bed: Place, api: Api, namespace: str, image: str, tmp_path: Path) -> Iterator[Launcher]:
     with (
         launching.checkpoints(api, bed, namespace) as claim,
         launching.serving(

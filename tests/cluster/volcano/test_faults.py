@@ -15,21 +15,23 @@ pytestmark = pytest.mark.drill
 
 
 @pytest.fixture
-def away(bed: Cluster) -> Iterator[Callable[[str], None]]:
+def away(own_bed: Cluster) -> Iterator[Callable[[str], None]]:
     """Kills a program of the bed; it runs again when the test is over."""
     killed: list[str] = []
 
     def kill(name: str) -> None:
-        bed.kill(name)
+        own_bed.kill(name)
         killed.append(name)
 
     yield kill
     for name in killed:
-        if bed.programs()[name] is None:
-            bed.start(name)
+        if own_bed.programs()[name] is None:
+            own_bed.start(name)
 
 
-def test_an_api_server_that_is_killed_loses_nothing(bench: Any, bed: Cluster, nodes: Any, away: Any) -> None:
+def test_an_api_server_that_is_killed_loses_nothing(
+    bench: Any, own_bed: Cluster, nodes: Any, away: Any
+) -> None:
     nodes(1)
     handle = bench.submit()
     bench.wait_phase(handle, "Running")
@@ -38,7 +40,7 @@ def test_an_api_server_that_is_killed_loses_nothing(bench: Any, bed: Cluster, no
     assert bench.backend.status(handle).phase == "Running"
     found = bench.wait_reason(handle, "cluster-away", seconds=30)
     assert (found.status, found.phase) == (Status.STARTING, "Running")
-    bed.start("kube-apiserver")
+    own_bed.start("kube-apiserver")
     bench.wait(handle, lambda found: found.reason == "", seconds=20)
     bench.end_pods(handle)
     assert bench.wait(handle, lambda found: found.status.terminal).status == Status.FINISHED
@@ -57,7 +59,7 @@ def test_another_launcher_finds_it_again_by_its_handle(bench: Any, make_bench: A
 
 
 def test_on_a_node_that_does_not_answer_the_end_is_unproven_until_it_is_back(
-    make_bench: Any, bed: Cluster, api: Api, image: str, away: Any
+    make_bench: Any, own_bed: Cluster, api: Api, image: str, away: Any
 ) -> None:
     """Takes a minute: a node is lost after 40 s without a word of its kubelet."""
     bench = make_bench(image=image, share={"nvidia.com/mig-1g.10gb": "2"})
@@ -71,6 +73,6 @@ def test_on_a_node_that_does_not_answer_the_end_is_unproven_until_it_is_back(
     assert not proof.gone
     (left,) = proof.left
     assert "which does not answer; 1 slice 1g.10gb still count as used" in left
-    bed.start("kubelet")
+    own_bed.start("kubelet")
     kit.wait_for("proof", lambda: bench.backend.cancel(handle, reason="test", grace_seconds=0).gone)
     kit.wait_for("the quota", lambda: bench.allocated("nvidia.com/mig-1g.10gb") == "0", seconds=20)

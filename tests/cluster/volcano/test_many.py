@@ -43,19 +43,19 @@ _WATCH = re.compile(r'apiserver_longrunning_requests\{(?P<labels>[^}]*verb="WATC
 
 @pytest.fixture
 def launcher(
-    bed: Cluster, nodes: Callable[..., list[str]], namespace: str, image: str, tmp_path: Path
+    own_bed: Cluster, nodes: Callable[..., list[str]], namespace: str, image: str, tmp_path: Path
 ) -> Iterator[Launcher]:
     nodes(JOBS // PER_NODE, gpus=PER_NODE)
     words = {"namespace": namespace, "image": image, "presets": PRESETS, "more": "c.Volcano.qps = 0\n"}
-    with launching.serving(tmp_path / "home", bed, **words) as made:
+    with launching.serving(tmp_path / "home", own_bed, **words) as made:
         yield made
 
 
 def test_a_thousand_jobs_fit_into_300_mb_and_a_hundred_watchers_cost_one_watch_upstream(
-    launcher: Launcher, bed: Cluster, api: Api, namespace: str
+    launcher: Launcher, own_bed: Cluster, api: Api, namespace: str
 ) -> None:
     with kit.queue(api) as queue:
-        before = _watches(bed)
+        before = _watches(own_bed)
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda count: _submit(launcher, queue, count), [JOBS // 4] * 4))
         kit.wait_for("all to be placed", lambda: _placed(launcher) == JOBS, seconds=900, every=3)
@@ -63,7 +63,7 @@ def test_a_thousand_jobs_fit_into_300_mb_and_a_hundred_watchers_cost_one_watch_u
         with _watching(launcher) as heard:
             kit.wait_for("all to hear of it", lambda: all(heard), seconds=120)
             # of a kind in the namespace, the launcher's watch is the only one there is
-            upstream = _watches(bed) - before
+            upstream = _watches(own_bed) - before
             used = _resident_bytes(launcher)
         print(
             f"\n{JOBS} jobs: {alone / 2**20:.0f} MiB resident, with {WATCHERS} watchers {used / 2**20:.0f} MiB"

@@ -10,8 +10,8 @@ from typing import Any
 import launching
 import pytest
 from bed import kit
-from bed.cluster import Cluster
 from bed.kit import Api
+from elsewhere import Place
 from launching import Launcher
 from slicelift.errors import Refused
 from slicelift.models import Status
@@ -68,7 +68,7 @@ def test_workers_come_and_go_and_the_gang_is_not_started_again(bench: Any, nodes
 
 
 @pytest.fixture
-def launcher(bed: Cluster, api: Api, namespace: str, image: str, tmp_path: Path) -> Iterator[Launcher]:
+def launcher(bed: Place, api: Api, namespace: str, image: str, tmp_path: Path) -> Iterator[Launcher]:
     with (
         launching.checkpoints(api, bed, namespace) as claim,
         launching.serving(

@@ -255,10 +255,10 @@ def test_a_plugin_that_cannot_do_its_work(bench: Any, api: Api, nodes: Any, no_s
 
 
 @pytest.mark.drill
-def test_the_webhook_is_down(bench: Any, bed: Cluster, nodes: Any) -> None:
+def test_the_webhook_is_down(bench: Any, own_bed: Cluster, nodes: Any) -> None:
     nodes(1)
     spec, attempt = bench.spec(), bench.attempt()
-    bed.stop("volcano-webhook-manager")
+    own_bed.stop("volcano-webhook-manager")
     try:
         notes = bench.backend.plan(spec, attempt)
         assert notes[0].startswith(
@@ -268,35 +268,35 @@ def test_the_webhook_is_down(bench: Any, bed: Cluster, nodes: Any) -> None:
             bench.backend.submit(spec, attempt)
         assert caught.value.code == "webhook-silent"  # type: ignore[attr-defined]
     finally:
-        bed.start("volcano-webhook-manager")
+        own_bed.start("volcano-webhook-manager")
     # the API server holds on to its refusal for a moment
     kit.wait_for("the webhook", lambda: _is_taken(bench, spec, attempt))
     bench.wait_phase(bench.backend.submit(spec, attempt), "Running", seconds=60)
 
 
 @pytest.mark.drill
-def test_the_scheduler_is_down(bench: Any, bed: Cluster, nodes: Any) -> None:
+def test_the_scheduler_is_down(bench: Any, own_bed: Cluster, nodes: Any) -> None:
     nodes(1)
-    bed.stop("volcano-scheduler")
+    own_bed.stop("volcano-scheduler")
     try:
         handle = bench.submit()
         found = bench.wait_reason(handle, "scheduler-silent", seconds=60)
         assert found.message.startswith("Volcano's scheduler says nothing of this job")
     finally:
-        bed.start("volcano-scheduler")
+        own_bed.start("volcano-scheduler")
     bench.wait_phase(handle, "Running")
 
 
 @pytest.mark.drill
-def test_the_controller_is_down(bench: Any, bed: Cluster, nodes: Any) -> None:
+def test_the_controller_is_down(bench: Any, own_bed: Cluster, nodes: Any) -> None:
     nodes(1)
-    bed.stop("volcano-controller")
+    own_bed.stop("volcano-controller")
     try:
         handle = bench.submit()
         found = bench.wait_reason(handle, "controller-silent", seconds=60)
         assert found.message.startswith("Volcano's controller has made nothing of the job")
     finally:
-        bed.start("volcano-controller")
+        own_bed.start("volcano-controller")
     bench.wait_phase(handle, "Running")
 
 
