@@ -22,6 +22,7 @@ from tests.browser import projects
 from tests.browser.places import ROOT, SLICELIFT, RunningHub
 from tests.waiting import wait_for
 
+FILES, POINTS = 24, 1536
 HOME = "/home/user"
 UID = 1000
 # small enough for two of them and a session on a node of two cores
@@ -182,8 +183,8 @@ def make_project(folder: Path, *cells: str, remote: Path, url: str) -> None:
     """
     (folder / "data" / "points").mkdir(parents=True)
     rng = np.random.default_rng(7)
-    for number in range(24):
-        inputs = rng.normal(size=(64, 4)).astype(np.float32)
+    for number in range(FILES):
+        inputs = rng.normal(size=(POINTS // FILES, 4)).astype(np.float32)
         targets = inputs @ np.array([[1.0], [-2.0], [0.5], [3.0]], dtype=np.float32)
         np.save(folder / "data" / "points" / f"{number:02d}.npy", np.hstack([inputs, targets]))
     projects.write_notebook(folder / "train.ipynb", *cells)

@@ -38,17 +38,18 @@ OF_A_NAMESPACE = {
 
 # runs in a session, as a cell of a notebook could: what its token opens at launcher and hub, as [status, text]
 REACH = """
-import base64, json, os, sys, urllib.error, urllib.request
+import base64, json, os, ssl, sys, urllib.error, urllib.request
 token = os.environ["JUPYTERHUB_API_TOKEN"]
 bases = {"launcher": os.environ["SLICELIFT_LAUNCHER_URL"] + "/api/v1", "hub": os.environ["JUPYTERHUB_API_URL"]}
+unchecked = ssl._create_unverified_context()
 
 def call(to, method, path, body=None, size=0):
     data = b"x" * size if size else None if body is None else base64.b64decode(body)
-    asked = urllib.request.Request(bases[to] + path, data=data, method=method)
-    asked.add_header("Authorization", "token " + token)
+    asked = urllib.request.Request(bases.get(to, to) + path, data=data, method=method)
+    asked.add_header("Authorization", ("Bearer " if to.startswith("https:") else "token ") + token)
     asked.add_header("Content-Type", "application/json")
     try:
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        with urllib.request.urlopen(asked, timeout=60, context=unchecked) as answer:
             return [answer.status, answer.read(4000).decode("utf-8", "replace")]
     except urllib.error.HTTPError as refusal:
         return [refusal.code, refusal.read(4000).decode("utf-8", "replace")]
@@ -215,11 +216,13 @@ def annas_run(annas_client: Client, queue: str) -> RunView:
 
 
 def test_a_session_reaches_nothing_of_another_users_work(
-    annas_run: RunView, annas_client: Client, ben: Person, api: Api, namespace: str
+    annas_run: RunView, annas_client: Client, anna: Person, ben: Person, api: Api, namespace: str
 ) -> None:
     """From inside ben's pod with ben's own token; what is malformed or too large is refused as such."""
+    anna.spawn("cpu")
     ben.spawn("cpu")
     pod = pod_of(api, namespace, "ben").metadata.name
+    annas_lab = f"http://{pod_of(api, namespace, 'anna').status.pod_ip}:8888"
 
     def reach(calls: Calls) -> list[Any]:
         python = f"{sys.prefix}/bin/python"
@@ -233,6 +236,11 @@ def test_a_session_reaches_nothing_of_another_users_work(
     assert [list(json.loads(text).values()) for _, text in told] == [[[]]] * 4
     for calls, wanted in (
         (_of_anna(annas_run), {401, 403, 404, 409, 422}),
+        ([(annas_lab, "GET", f"/user/anna/api/{what}") for what in ("contents", "kernels")], {401, 403}),
+        (
+            [("https://kubernetes.default.svc", "GET", path) for path in _of_the_cluster(namespace)],
+            {401, 403},
+        ),
         (_malformed(annas_run.spec), {400, 403, 404, 405, 413, 422}),
     ):
         told = reach(calls)
@@ -245,7 +253,14 @@ def test_a_session_reaches_nothing_of_another_users_work(
     # and anna's work is as it was
     assert annas_client.job(annas_run.run_id).attempt == 1
     assert annas_client.secrets() == ["ANNAS_KEY"]
+    anna.stop()
     ben.stop()
+
+
+def _of_the_cluster(namespace: str) -> list[str]:
+    """What a session would find its neighbours by."""
+    kinds = ("pods", "secrets", "configmaps", "persistentvolumeclaims")
+    return ["/api/v1/nodes", *(f"/api/v1/namespaces/{namespace}/{kind}" for kind in kinds)]
 
 
 def _json(value: object) -> str:

@@ -223,6 +223,10 @@ def see_gang(api: Api, namespace: str, queue: str, run: str) -> list[str]:
     assert names == [f"{run}-1-worker-0", f"{run}-1-worker-1"]
     job = api.custom.get_namespaced_custom_object(*kit.BATCH, namespace, "jobs", f"{run}-1")
     assert (job["spec"]["queue"], job["spec"]["minAvailable"]) == (queue, 2)
+    for name in names:
+        mounts = kit.execute(api, namespace, name, "cat", "/proc/mounts").splitlines()
+        options = [line.split()[3].split(",") for line in mounts if line.split()[2] == "fuse.juicefs"]
+        assert any("ro" in each for each in options), mounts  # the data, beside the checkpoints
     return names
 
 
@@ -230,10 +234,11 @@ def see_outcome(anna: Person, run: str) -> None:
     """The second attempt went on where the first had saved, and the series has every step of the run."""
     first, second = anna.fetch(f"slicelift/api/jobs/{run}/attempts")["attempts"]
     assert (first["status"], second["status"]) == ("FAILED", "FINISHED")
-    log = anna.call(f"slicelift/api/jobs/{run}/logs?rank=1&attempt=2")[1]
-    told = re.search(r"rank 1 of 2, \d+ points, from step (\d+)", log)
-    assert told, log
-    assert int(told[1]) > 0
+    logs = [anna.call(f"slicelift/api/jobs/{run}/logs?rank={rank}&attempt=2")[1] for rank in (0, 1)]
+    told = [re.search(r"rank \d of 2, (\d+) points, from step (\d+)", log) for log in logs]
+    assert all(told), logs
+    assert sum(int(each[1]) for each in told if each) == place.POINTS
+    assert all(int(each[2]) > 0 for each in told if each)
     series = anna.fetch(f"slicelift/api/jobs/{run}/series?keys=loss&attempt=all&points=5000")["series"]
     steps = {point[0] for row in series if row["rank"] == 0 for point in row["points"]}
     assert steps == set(range(STEPS))
