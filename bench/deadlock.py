@@ -102,11 +102,18 @@ def main(arguments: list[str]) -> int:
 def run(_: Path) -> list[Figure]:
     """The figures of docs/benchmarks.md."""
     found = contest(range(3))
-    told = ("whole_gangs", "gangs"), ("completed_gangs", "gangs"), ("gpus_held_for_nothing", "GPUs")
+    told = {
+        "whole_gangs": "gangs of ten",
+        "completed_gangs": "gangs of ten",
+        "gpus_held_for_nothing": "of 40 GPUs",
+        "gpu_hours_for_nothing": "GPU h",
+    }
     return [
-        figure(f"deadlock_{way}_{key}", f"{key.replace('_', ' ')} of ten, {way}", values, unit=unit)
+        figure(
+            f"deadlock-{way}-{key.replace('_', '-')}", f"{way}: {key.replace('_', ' ')}", values, unit=unit
+        )
         for way, rounds in found.items()
-        for key, unit in told
+        for key, unit in told.items()
         if (values := [float(each[key]) for each in rounds])
     ]
 

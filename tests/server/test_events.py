@@ -161,3 +161,15 @@ def test_a_watcher_that_does_not_read_is_dropped(launcher: Any) -> None:
     assert received < 250 * 900 * 40
     assert launcher.client.job(view.run_id).latest["a_rather_long_name_of_a_metric_0000"][0] == 250
     launcher.client.cancel(view.run_id)
+
+
+def test_a_run_that_cannot_be_told_silences_no_other(launcher: Any) -> None:
+    odd, other = launcher.running(), launcher.running()
+    with launcher.http() as http:
+        watch = Watch(http, other.run_id)
+        assert watch.next("run")["status"] == "RUNNING"
+        launcher.steer(f"{odd.run_id}-1", Status.FAILED, message="half a character: \udcff")
+        wait_for("the odd one's end", lambda: "could not be told" in (launcher.home / "test.log").read_text())
+        launcher.steer(f"{other.run_id}-1", Status.FINISHED, exit_code=0)
+        assert watch.next("run")["status"] == "FINISHED"
+        watch.close()

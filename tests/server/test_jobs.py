@@ -128,6 +128,8 @@ def test_a_gang_is_all_or_nothing_and_never_larger_than_the_machine(launcher: An
         ({"parameters": {"x": "数" * 40_000}}, "spec-too-large"),
         ({"parameters": {"x": json.loads("[" * 60 + "]" * 60)}}, "spec-too-large"),
         ({"secrets": ("A",) * 201}, "spec-too-large"),
+        ({"workers": 100_000, "min_workers": 1}, "spec-too-large"),
+        ({"gpus_per_worker": 10**400}, "spec-too-large"),
         ({"data": (DataRef(path="../x", **OUTSIDE),)}, "bad-path"),
     ],
 )

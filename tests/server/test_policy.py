@@ -37,6 +37,9 @@ rules:
   - name: staff
     groups: [staff]
     wall_seconds: 90000
+  - name: boxers
+    groups: [boxers]
+    images: [registry.example/course/*]
   - name: guests
     users: [guest-*]
     max_workers: 1
@@ -52,6 +55,11 @@ presets:
     launcher: torchrun
     workers: 1
     cluster: {max_hours: 8, idle_minutes: 30, idle_action: stop}
+  - name: boxed
+    display_name: Boxed
+    launcher: torchrun
+    workers: 1
+    cluster: {image: "registry.example/box@sha256:0"}
 """
 WORDS = {"notebook": "n.ipynb", "script": "promoted.py", "cwd": ".", "python": "python3"}
 
@@ -100,6 +108,19 @@ def test_a_refusal_names_rule_file_line_and_what_is_allowed(
     )
     # who is under another rule, or under one that does not name it, may
     assert policy.check(_spec(**changes), Asker(owner="ann", groups=("staff",)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"image": f"registry.example/own{DIGEST}"}, {"image": f"registry.example/x{DIGEST}", "preset": "boxed"}],
+)
+def test_the_image_that_an_admin_has_chosen_is_allowed_whoever_names_it(
+    policy: Policy, changes: dict[str, Any]
+) -> None:
+    own = replace(policy, image=f"registry.example/own{DIGEST}")
+    own.check(_spec(**changes), Asker(owner="bob", groups=("boxers",)))
+    with pytest.raises(Refused, match=r"images: registry\.example/course"):
+        own.check(_spec(image=f"registry.example/x{DIGEST}"), Asker(owner="bob", groups=("boxers",)))
 
 
 def test_what_a_person_has_at_once_is_counted_over_all_their_jobs(policy: Policy) -> None:
@@ -180,7 +201,7 @@ def test_what_is_no_image_goes_no_further(policy: Policy, image: str) -> None:
 
 def test_the_shipped_policy_is_what_a_launcher_has_by_default() -> None:
     asker = Asker(owner="anyone", under_way=lambda: [_spec()] * 1000)
-    assert Policy(leased=False).check(_spec(workers=4000, image="lab:1"), asker) is None
+    assert Policy(leased=False).check(_spec(workers=1000, image="lab:1"), asker) is None
     assert rules.load() == Policy().rules()
 
 

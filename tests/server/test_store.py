@@ -212,12 +212,13 @@ def test_malformed_snapshots_are_refused(launcher: Any) -> None:
     twice = replace(good, files=good.files * 2)
     device = replace(good, files=(replace(good.files[0], mode="060000"),))
     lying = replace(good, files=(replace(good.files[0], size_bytes=7),))
+    link = replace(good, files=(replace(good.files[0], mode="120000", size_bytes=2**31 - 1),))
     huge = replace(good, files=(replace(good.files[0], size_bytes=3 * 1024**3),))
     launcher.client.send_blobs([(digest(b"y"), 1, b"y")])
-    for snapshot, code in ((twice, "bad-snapshot"), (device, "bad-snapshot"), (lying, "bad-snapshot")):
+    for snapshot in (twice, device, lying, link):
         with pytest.raises(UserError) as refusal:
             launcher.client.offer_snapshot(snapshot)
-        assert refusal.value.code == code
+        assert refusal.value.code == "bad-snapshot"
     with pytest.raises(UserError) as refusal:
         launcher.client.offer_snapshot(huge)
     assert refusal.value.code == "snapshot-too-large"

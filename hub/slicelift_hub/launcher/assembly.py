@@ -177,6 +177,8 @@ def _make_policy(settings: Settings, backend: Backend, pools: Mapping[str, Pool]
         pools=pools,
         queues=settings.queues,
         leased=backend.leased,
+        # of a cluster, as above
+        image=getattr(backend, "image", ""),
         rules=settings.rules.current,
         presets=known,
     )

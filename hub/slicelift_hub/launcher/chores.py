@@ -70,6 +70,8 @@ class _Chores:
             await self._services.announce(run_id)
         except (SliceliftError, SQLAlchemyError) as error:
             _log.warning("The news of %s could not be told: %s", run_id, error)
+        except Exception:  # noqa: BLE001 - one run that cannot be told must not silence all others
+            _log.exception("The news of %s could not be told.", run_id)
 
     async def checkpoint(self) -> float:
         """Save the fold."""
@@ -173,7 +175,7 @@ def _discard(backend: Backend, handle: str, *, patient: bool) -> bool:
 
 
 async def _repeat(step: Callable[[], Awaitable[float]]) -> None:
-    """Do it again and again; each says when. A full disk is said and tried again."""
+    """Do it again and again; each says when. Whatever goes wrong is said and tried again."""
     pause = CHECKPOINT_SECONDS
     while True:
         await asyncio.sleep(pause)
@@ -181,5 +183,5 @@ async def _repeat(step: Callable[[], Awaitable[float]]) -> None:
             pause = await step()
         except Unavailable as error:
             _log.warning("%s This will be tried again.", error.message)
-        except (SliceliftError, SQLAlchemyError, OSError):
+        except Exception:  # noqa: BLE001 - a chore that ends for good would be missed by nobody
             _log.exception("This will be tried again.")

@@ -5,20 +5,15 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from dataclasses import replace
 from urllib.parse import parse_qsl, unquote
 
 from slicelift.errors import NotFound
-from slicelift.json_body import read_object
 
 from slicelift_hub.launcher.mlflow_exposed import is_exposed
 from slicelift_hub.launcher.mlflow_link import Link
-from slicelift_hub.launcher.mlflow_translation import Call
+from slicelift_hub.launcher.mlflow_translation import Call, decoded, is_raw
 from slicelift_hub.launcher.passthrough import MlflowHandler
-
-# bodies that are a file's content, or no JSON
-_RAW = re.compile(r"(?:api|ajax-api)/2\.0/mlflow/upload-artifact|v1/traces")
 
 
 class GateHandler(MlflowHandler):
@@ -54,16 +49,8 @@ class GateHandler(MlflowHandler):
             query=tuple(parse_qsl(self.request.query, keep_blank_values=True)),
             headers=self.passed_headers(),
         )
-        raw = call.is_file or _RAW.fullmatch(path)
-        return call if raw else Call(**{**vars(call), "json": self._json()})
-
-    def _json(self) -> Any:
-        """The decoded body. One that cannot be read cannot be checked: raises `bad-json`.
-
-        A string, too: MLflow would take it for JSON once more.
-        """
-        body = self.small_body()
-        return read_object(body) if body else None
+        raw = call.is_file or is_raw(path)
+        return call if raw else replace(call, json=decoded(self.small_body()))
 
     async def _exchange(self, link: Link, call: Call) -> None:
         content, size = await self.content_of(call)

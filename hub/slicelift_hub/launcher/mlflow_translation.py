@@ -6,7 +6,6 @@ answered once. Whatever experiment it names, it means its own.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from slicelift.errors import Denied
+from slicelift.json_body import read_object
 
 from slicelift_hub.launcher.mlflow_exposed import is_exposed
 
@@ -24,6 +24,7 @@ SOME_EXPERIMENTS = ("experiment_ids", "experimentIds")
 _OURS = "slicelift."
 _ARTIFACT = re.compile(r"(?:api|ajax-api)/2\.0/mlflow-artifacts/(?:artifacts|mpu/\w+|presigned/\w+)/(.+)")
 _ARTIFACT_LIST = re.compile(r"(?:api|ajax-api)/2\.0/mlflow-artifacts/artifacts/?")
+_RAW = re.compile(r"(?:api|ajax-api)/2\.0/mlflow/upload-artifact|v1/traces")
 _CLOSED = re.compile(r".*/mlflow/(experiments/(create|delete|restore|update|delete-experiment-tag)|users/.*)")
 _RUN_FIELDS = (
     *("run_id", "run_uuid", "source_run_id", "run_ids"),
@@ -80,7 +81,7 @@ class Call:
 def inward(
     method: str, raw_path: str, raw_query: str, *, headers: Mapping[str, str], body: bytes | None, ids: Ids
 ) -> Call:
-    """What MLflow is to be asked. `body` is None for a file's content. Raises `Denied` (mlflow-call-closed)."""
+    """What MLflow is to be asked. `body` is None for a file's content. Raises `Denied` (mlflow-call-closed), `bad-json`."""
     path = _inward_text(unquote(raw_path), ids)
     query = tuple((key, _inward_query(key, value, ids)) for key, value in parse_qsl(raw_query, True))
     call = Call(
@@ -88,7 +89,7 @@ def inward(
         path=path,
         query=query,
         headers={key: _inward_header(key, value, ids) for key, value in headers.items()},
-        json=_inward(_decoded(body), ids),
+        json=_inward(None if is_raw(path) else decoded(body), ids),
     )
     _check(call, ids)
     return call
@@ -113,11 +114,14 @@ def named_runs(call: Call) -> set[str]:
     return (found | set(_runs_in(call.json))) - {""}
 
 
-def _decoded(body: bytes | None) -> Any:
-    try:
-        return json.loads(body) if body else None
-    except ValueError:  # protobuf of v1/traces
-        return None
+def is_raw(path: str) -> bool:
+    """Whether the body of a call is a file's content, or protobuf."""
+    return _RAW.fullmatch(path) is not None
+
+
+def decoded(body: bytes | None) -> Any:
+    """What cannot be read cannot be checked: raises `bad-json`. A string, too: MLflow would take it for JSON once more."""
+    return read_object(body) if body else None
 
 
 def _inward_text(text: str, ids: Ids) -> str:

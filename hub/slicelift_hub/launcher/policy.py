@@ -56,6 +56,8 @@ LIMITS: Mapping[str, tuple[int, str]] = {
     "parameters: nesting": (50, "levels"),
     "secrets": (MAX_SECRETS, "entries"),
     "data": (10_000, "entries"),
+    "workers": (1024, "workers"),
+    "gpus_per_worker": (64, "GPUs"),
 }
 
 
@@ -64,12 +66,13 @@ class Policy:
     """What one launcher allows; `pools` as the inventory has them.
 
     `leased`: the launcher gives out what the pools hold. Otherwise the backend has queues of its own, and whether they
-    take a job is theirs to say. Of `presets`, what they say of clusters holds only there.
+    take a job is theirs to say. Of `presets`, what they say of clusters holds only there. `image`: of jobs that name none.
     """
 
     pools: Mapping[str, Pool] = field(default_factory=dict)
     queues: tuple[str, ...] = ("default",)
     leased: bool = True
+    image: str = ""
     rules: Callable[[], Rules] = rules.load
     presets: Callable[[], Presets] = presets.load
     # held from the count of what a person has to the submit, so that two at once do not both pass
@@ -92,6 +95,7 @@ class Policy:
                 self._check_fits(spec, pool, count)
         rule = self.rule_of(asker)
         _check_rule(rule, spec)
+        self._check_image(rule, spec)
         if rule.max_jobs is not None or rule.max_gpus is not None:
             _check_at_once(rule, spec, asker.under_way())
         return self._wall_time(rule, spec)
@@ -144,6 +148,14 @@ class Policy:
             message = f"There is no queue {spec.queue!r}."
             raise Refused("queue-unknown", message, f"Queues: {', '.join(self.queues)}.")
 
+    def _check_image(self, rule: Rule, spec: JobSpec) -> None:
+        """What a preset or the launcher itself would run in is the admin's choice, whoever names it."""
+        chosen = self._preset(spec).cluster.image
+        if chosen or not spec.image or spec.image == self.image or rule.images is None:
+            return
+        if not rules.fits_image(spec.image, rule.images):
+            raise _refusal(rule, "images", asked=spec.image)
+
     def _preset(self, spec: JobSpec) -> Preset:
         try:
             return self.presets().get(spec.preset)
@@ -195,8 +207,6 @@ def _check_rule(rule: Rule, spec: JobSpec) -> None:
     _check_listed(rule, "presets", asked=spec.preset)
     if spec.slice is not None:
         _check_listed(rule, "slices", asked=spec.slice)
-    if spec.image and rule.images is not None and not rules.fits_image(spec.image, rule.images):
-        raise _refusal(rule, "images", asked=spec.image)
     if rule.max_workers is not None and spec.workers > rule.max_workers:
         raise _refusal(rule, "max_workers", asked=f"{spec.workers}")
     if rule.max_gpus_per_job is not None and gpus_of(spec) > rule.max_gpus_per_job:
@@ -280,6 +290,8 @@ def _sizes(spec: JobSpec) -> Iterator[tuple[str, int]]:
         yield name, len(getattr(spec, name) or "")
     for name in ("tags", "secrets", "data"):
         yield name, len(getattr(spec, name))
+    yield "workers", spec.workers
+    yield "gpus_per_worker", spec.gpus_per_worker
     yield "tags: a name", max(map(len, spec.tags), default=0)
     yield "tags: a value", max(map(len, spec.tags.values()), default=0)
     yield "parameters: nesting", _depth(spec.parameters)

@@ -23,7 +23,8 @@ from slicelift_hub.launcher.services import most_workers
 from slicelift_hub.launcher.store import BlobWriter, StoreFull
 from slicelift_hub.launcher.tar import make_snapshot_tar
 
-_LONGEST_MESSAGE = 4000
+# of each of a thousand nodes, which are all read again with each report
+_LONGEST_MESSAGE = 1000
 _MOST_MINUTES = 10_000_000
 # files of a snapshot that are gone
 _MOST_NAMED = 5

@@ -191,7 +191,8 @@ class RetryHandler(Handler):
     def _retry(self, view: RunView) -> None:
         services = self.services
         with services.policy.admission:
-            if view.status.terminal:
+            # it may have ended since it was found
+            if services.ledger.view(view.run_id).status.terminal:
                 admit(services, self.principal, view.promotion_id, spec=view.spec)
             services.ledger.retry(view.owner, view.run_id, token_of=services.token_of)
 

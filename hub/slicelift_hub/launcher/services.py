@@ -21,7 +21,7 @@ from slicelift_hub.launcher.ingest import Ingest
 from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.ledger_rows import AttemptRow
 from slicelift_hub.launcher.logs import Logs
-from slicelift_hub.launcher.policy import Policy
+from slicelift_hub.launcher.policy import LIMITS, Policy
 from slicelift_hub.launcher.series import exact
 from slicelift_hub.launcher.sole import Sole
 from slicelift_hub.launcher.store import Store
@@ -32,7 +32,6 @@ from slicelift_hub.leases import GPUS, Item
 P = ParamSpec("P")
 R = TypeVar("R")
 _REMEMBERED = 1000
-_MOST_ELASTIC = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +140,7 @@ class Services:
 
 def most_workers(spec: JobSpec) -> int:
     """How many workers a job has; of an elastic one, which may be scaled at any time, the most that are listened to."""
-    return spec.workers if spec.min_workers is None else max(spec.workers, _MOST_ELASTIC)
+    return spec.workers if spec.min_workers is None else max(spec.workers, LIMITS["workers"][0])
 
 
 def make_attempt(url: str, key: str, row: AttemptRow, held: Sequence[Item]) -> Attempt:

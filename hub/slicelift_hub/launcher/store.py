@@ -21,7 +21,10 @@ from slicelift.models import Snapshot, SnapshotFile, from_dict, to_dict
 from slicelift_hub.launcher.names import check_path, check_sha256, make_folder_name
 
 CHUNK_BYTES = 256 * 1024
-_MODES = ("100644", "100755", "120000")
+_LINK = "120000"
+_MODES = ("100644", "100755", _LINK)
+# Linux takes no longer path; a link is read whole
+_LONGEST_LINK = 4096
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -263,6 +266,9 @@ def _check_files(files: tuple[SnapshotFile, ...]) -> None:
     for item in files:
         check_path(item.path)
         check_sha256(item.sha256)
+        if item.mode == _LINK and item.size_bytes > _LONGEST_LINK:
+            message = f"{item.path} is a link of {item.size_bytes} bytes; no path is that long."
+            raise UserError("bad-snapshot", message, "Take the snapshot again.")
         if item.mode not in _MODES or item.size_bytes < 0:
             message = f"{item.path} has mode {item.mode} and {item.size_bytes} bytes."
             raise UserError(

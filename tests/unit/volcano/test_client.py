@@ -373,6 +373,10 @@ def test_only_what_is_over_is_discarded(server: Script, client: Client) -> None:
     assert ending.discard(client, "jobs", "r-a-1")
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def test_what_nobody_owns_is_swept(server: Script, client: Client) -> None:
     def made(name: str, **more: Any) -> dict[str, Any]:
         made = item(name, 1, **more)
@@ -384,6 +388,7 @@ def test_what_nobody_owns_is_swept(server: Script, client: Client) -> None:
     jobs = [
         made("r-a-1", spec=spec, status={"state": {"phase": "Running"}}),
         made("r-b-1", spec=spec, status={"state": {"phase": "Aborted"}}),
+        made("r-c-1", spec=spec, status={"state": {"phase": "Aborted", "lastTransitionTime": _now()}}),
     ]
     warm_up = {"template": {"spec": {"volumes": [{"name": "x"}, {"configMap": {"name": "runtime-warms"}}]}}}
     maps = [made(f"runtime-{name}") for name in ("used", "mine", "old", "warms")]

@@ -201,7 +201,7 @@ def test_its_secret_has_what_it_needs_and_goes_with_it(asked: JobSpec, attempt: 
     }
     request = json.loads(base64.b64decode(secret["data"]["warmup.json"]))
     assert from_dict(DataRef, request.pop("ref")) == REF
-    assert from_dict(JobSpec, request.pop("spec")) == asked
+    assert from_dict(JobSpec, request.pop("spec")) == replace(asked, data=())  # of many refs its own
     assert request == {
         "attempt_id": "r-abcdefghijkl-1",
         "launcher_url": "http://launcher:8765",
@@ -325,6 +325,10 @@ def test_why_it_failed_is_its_own_last_word(ago: Callable[[float], str]) -> None
     assert _error(failed, pods).to_dict() == word
     error = _error(failed, [_pod(ago, terminated={"reason": "OOMKilled", "message": ""})])
     assert "data_memory" in error.hint
+    half = _error(
+        failed, [_pod(ago, terminated={"exitCode": 1, "message": json.dumps({**word, "message": "\udcff"})})]
+    )
+    assert half.message == "?"
     for text in ("", "no JSON", "[]", '{"code": 1}', "null"):
         error = _error(failed, [_pod(ago, terminated={"exitCode": 1, "message": text})])
         assert (error.code, "exit code 78" in error.message) == ("data-fetch-failed", True)
@@ -358,3 +362,27 @@ def test_a_job_whose_secret_is_refused_is_not_left_for_others_to_wait_for(
     assert caught.value.code == "resource-quota"
     deleted = [(path, body["preconditions"]) for method, path, _, body in server.calls if method == "DELETE"]
     assert deleted == [(f"{jobs}/{name}", {"uid": "u"})]
+
+
+def test_four_data_sets_are_fetched_beside_each_other_and_no_more(
+    server: Script,
+    client: Client,
+    asked: JobSpec,
+    attempt: Attempt,
+    cached: Site,
+    ago: Callable[[float], str],
+) -> None:
+    refs = tuple(replace(REF, path=f"data/{n}", md5=f"{n:032x}") for n in range(300))
+    many = replace(asked, data=refs, tags={"long": "x" * 8000})
+    jobs = "/apis/batch/v1/namespaces/jobs/jobs"
+    server.say("GET", jobs, (200, {"items": []}))
+    server.say("POST", jobs, (201, _job(ago)))
+    server.say("POST", "/api/v1/namespaces/jobs/secrets", (201, {}))
+    preparing = Preparing(client, furnish=lambda _: None)
+    found = preparing.prepare(many, attempt, preset=presets.get("torchrun"), site=cached)
+    assert found is not None
+    assert found.message.endswith("(0 of 300 data sets are there)")
+    assert [path for method, path, _, _ in server.calls if method == "POST"].count(jobs) == 4
+    # what the pod does not read is not in its Secret
+    secret = make_warm_up_secret(_job(ago), refs[0], many, attempt)
+    assert len(json.dumps(secret)) < 8000

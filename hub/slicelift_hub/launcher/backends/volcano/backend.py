@@ -378,5 +378,5 @@ def _as_if_made(job: dict[str, Any]) -> dict[str, Any]:
 
 def _no_namespace(namespace: str, error: NotFound) -> Refused:
     message = f"The cluster cannot take the job in the namespace {namespace}: {error.message}"
-    hint = "Start a session once, which makes your namespace, or ask whoever runs the cluster."
+    hint = "Ask whoever runs the cluster to make the namespace (docs/cluster.md)."
     return Refused("namespace-missing", message, hint)

@@ -283,6 +283,8 @@ _HINT = "Change what was asked for; `slicelift plan` shows the manifest."
 def _make_denied(code: int, text: str, path: str) -> SliceliftError:
     if "exceeded quota" in text:
         return Refused("resource-quota", f"The namespace's ResourceQuota leaves no room: {text}", _HINT)
+    if "because it is being terminated" in text:
+        return NotFound("cluster-unknown", text)
     hint = "Give the launcher's service account the rights in hub/deploy/rbac (whoever runs the cluster)."
     message = f"The launcher may not do this in the cluster ({code} at {path}): {text}"
     return Unavailable(DENIED, message, hint)

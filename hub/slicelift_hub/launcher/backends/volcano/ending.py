@@ -13,7 +13,7 @@ from slicelift_hub.counting import is_ready
 from slicelift_hub.launcher.backends.volcano import paths
 from slicelift_hub.launcher.backends.volcano.client import Client
 from slicelift_hub.launcher.backends.volcano.names import JOB_NAME_LABEL, MANAGED_BY, OURS
-from slicelift_hub.launcher.backends.volcano.picture import Object, moment
+from slicelift_hub.launcher.backends.volcano.picture import Object, created, moment
 from slicelift_hub.launcher.backends.volcano.status import OVER, held_words, raw_phase
 
 # beyond the grace of its pods: garbage collection, the kubelet, an API server that restarts
@@ -78,7 +78,7 @@ def sweep(client: Client, namespace: str, *, runtime: str, keep_seconds: float) 
     templates = [job["spec"]["tasks"][0]["template"] for job in jobs]
     templates += [job["spec"]["template"] for job in plain]
     used = {name for each in templates for name in _config_maps_of(each)} | {runtime}
-    old = [job for job in jobs if raw_phase(job) == "Aborted" and _age(job) > keep_seconds]
+    old = [job for job in jobs if raw_phase(job) == "Aborted" and _ended_for(job) > keep_seconds]
     doomed = [("job", paths.jobs, job) for job in old]
     doomed += [
         ("configmap", paths.config_maps, each) for each in maps if each["metadata"]["name"] not in used
@@ -152,5 +152,7 @@ def _config_maps_of(template: Mapping[str, Any]) -> list[str]:
     return [str(volume["configMap"]["name"]) for volume in volumes if volume.get("configMap")]
 
 
-def _age(item: Object) -> float:
-    return time.time() - moment(item["metadata"].get("creationTimestamp"))
+def _ended_for(job: Object) -> float:
+    """Seconds since it became what it is."""
+    since = moment((job["status"].get("state") or {}).get("lastTransitionTime"))
+    return time.time() - (since or created(job))

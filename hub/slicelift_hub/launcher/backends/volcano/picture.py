@@ -161,10 +161,14 @@ def ended_state(pod: Object) -> Object:
 
 
 def read_word(text: str) -> Object:
-    """What one of our programs has left as its last word; {} for what a program that is not ours has."""
+    """What one of our programs has left as its last word; {} for what a program that is not ours has.
+
+    Half of a surrogate pair, which an escape can hold and nobody can send on, becomes a question mark.
+    """
     try:
         word = json.loads(text)
-    except ValueError:
+        word = json.loads(json.dumps(word, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
         return {}
     return word if isinstance(word, Mapping) else {}
 

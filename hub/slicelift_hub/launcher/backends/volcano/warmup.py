@@ -6,7 +6,7 @@ A plain Job of Kubernetes on CPUs, outside of Volcano's queues: it asks for noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slicelift.backends.base import Attempt
@@ -114,12 +114,16 @@ def make_warm_up(
 
 
 def make_warm_up_secret(job: Object, ref: DataRef, spec: JobSpec, attempt: Attempt) -> dict[str, Any]:
-    """What the pod of `job`, as the API server gave it back, reads; with the attempt's token. It goes with the job."""
+    """What the pod of `job`, as the API server gave it back, reads; with the attempt's token. It goes with the job.
+
+    Of the spec what it needs: a job of many data sets has many of these.
+    """
+    needed = replace(spec, data=(), parameters={}, tags={})
     request = {
         "attempt_id": attempt.attempt_id,
         "launcher_url": attempt.launcher_url,
         "token": attempt.token,
-        "spec": to_dict(spec),
+        "spec": to_dict(needed),
         "ref": to_dict(ref),
     }
     return make_secret_of(job, "warmup.json", request, labels=_labels(ref, attempt), api=_API)
