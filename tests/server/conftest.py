@@ -44,7 +44,7 @@ class Agent:
 
     def __init__(self, url: str, token: str, attempt_id: str) -> None:
         self.base = f"{url}/api/v1/attempts/{attempt_id}"
-        self.http = httpx.Client(headers={"Authorization": f"token {token}"}, timeout=20, trust_env=False)
+        self.http = httpx.Client(headers={"Authorization": f"token {token}"}, timeout=60, trust_env=False)
 
     def post(self, path: str, body: Any) -> httpx.Response:
         return self.http.post(f"{self.base}/{path}", content=json.dumps(body))
@@ -123,7 +123,7 @@ class Launcher:
 
     def http(self, token: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"token {token or self.state['token']}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
 
     def snapshot(self, **files: bytes) -> Snapshot:
         """A complete snapshot of these files (`promoted.py` is always there)."""

@@ -126,6 +126,8 @@ class Queueing(Steered):
 
     def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
         self._log("plans.log", attempt.owner)
+        if spec.name == "thoughtful":
+            time.sleep(5)
         if spec.name == "impossible":
             raise Refused("no-such-claim", "The API server refuses it.", "Ask for another.")
         return ["It will wait: 2 of 4 GPUs are free."]

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from slicelift_hub.leases import Pool
 from slicelift_profiles import presets, rules
 
 from tests.promoting import make_promotion_id
+from tests.waiting import wait_for
 
 DIGEST = "@sha256:" + "a" * 64
 RULES = """\
@@ -337,6 +339,20 @@ def test_a_backend_that_queues_by_itself_is_asked_for_its_word(make_launcher: An
     assert launcher.client.job(view.run_id).status == Status.RUNNING
     assert launcher.lines("cancels.log") == []
     launcher.client.cancel(view.run_id)
+    launcher.close()
+
+
+def test_a_backend_that_takes_its_time_to_foresee_keeps_nobody_else_waiting(make_launcher: Any) -> None:
+    """As an API server does that does not answer."""
+    launcher = make_launcher("--backend", "steered.Queueing").start()
+    view = launcher.running()
+    spec = {"spec": to_dict(launcher.spec(name="thoughtful"))}
+    with launcher.http() as http, ThreadPoolExecutor(60) as beside:
+        plans = [beside.submit(http.post, "/plan", json=spec) for _ in range(60)]
+        wait_for("plans to be under way", lambda: len(launcher.lines("plans.log")) >= 10)
+        assert launcher.client.job(view.run_id).status is Status.RUNNING
+        assert not any(plan.done() for plan in plans)
+        assert {plan.result().status_code for plan in plans} == {200}
     launcher.close()
 
 

@@ -337,6 +337,6 @@ async def _go_down(home: Home, services: Services, *, server: HTTPServer) -> Non
     close = getattr(services.backend, "close", None)  # of a backend that holds connections
     if close is not None:
         close()
-    for pool in (services.pool, services.backend_pool):
+    for pool in (services.pool, services.backend_pool, services.plan_pool):
         pool.shutdown(wait=False, cancel_futures=True)
     services.ledger.close()

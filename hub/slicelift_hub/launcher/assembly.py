@@ -36,6 +36,8 @@ from slicelift_hub.launcher.vault import Vault
 from slicelift_hub.leases import Item, Pool
 
 _BACKEND_THREADS = 64
+# what asks the backend about jobs to come: while it does not answer, cards and agents must not wait with it
+_PLAN_THREADS = 16
 _AGAIN_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
@@ -104,6 +106,7 @@ async def assemble(
         limits=Limits(upload_bytes=settings.upload_limit_bytes),
         pool=pool,
         backend_pool=backend_pool,
+        plan_pool=ThreadPoolExecutor(_PLAN_THREADS, thread_name_prefix="plan"),
         authenticators=_make_authenticators(settings, ledger),
         ledger=ledger,
         store=store,

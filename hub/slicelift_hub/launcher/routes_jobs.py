@@ -17,7 +17,7 @@ from slicelift_hub.launcher.handler import Handler
 from slicelift_hub.launcher.ledger_runs import make_needs
 from slicelift_hub.launcher.names import check_promotion_id
 from slicelift_hub.launcher.policy import Asker
-from slicelift_hub.launcher.services import Services
+from slicelift_hub.launcher.services import Services, call_in
 from slicelift_hub.leases import GPUS, SLOTS, Pool
 
 # a cancel waits so long for the proof before it answers CANCELLING
@@ -37,7 +37,7 @@ class PlanHandler(Handler):
 
     async def post(self) -> None:
         spec = parse(JobSpec, self.json_body().get("spec"))
-        self.answer(await self.services.call(self._plan, spec))
+        self.answer(await call_in(self.services.plan_pool, self._plan, spec))
 
     def _plan(self, spec: JobSpec) -> dict[str, Any]:
         services = self.services
@@ -82,7 +82,7 @@ class JobsHandler(Handler):
             raise Unavailable(
                 "launcher-stopping", "The launcher is being stopped.", "Submit again when it is back."
             )
-        run_id, new = await self.services.call(self._submit, promotion_id, spec)
+        run_id, new = await call_in(self.services.plan_pool, self._submit, promotion_id, spec)
         self.services.announcer.changed(run_id)
         self.services.dispatch.wake()
         view = await self.services.call(self.services.ledger.view, run_id)

@@ -63,6 +63,7 @@ class Services:
     limits: Limits
     pool: ThreadPoolExecutor
     backend_pool: ThreadPoolExecutor
+    plan_pool: ThreadPoolExecutor
     authenticators: Sequence[Authenticator]
     ledger: Ledger
     store: Store
