@@ -32,7 +32,7 @@ from slicelift_hub.launcher.backends.volcano.names import make_handle, namespace
 from slicelift_hub.launcher.backends.volcano.picture import Picture
 from slicelift_hub.launcher.backends.volcano.planning import make_notes
 from slicelift_hub.launcher.backends.volcano.preparing import Preparing
-from slicelift_hub.launcher.backends.volcano.quotas import is_leaf, make_capacity
+from slicelift_hub.launcher.backends.volcano.quotas import is_leaf, make_capacity, unlimited
 from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.status import fold
 from slicelift_hub.launcher.backends.volcano.waiting import Why, foresee
@@ -138,8 +138,10 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     def plan(self, spec: JobSpec, attempt: Attempt) -> list[str]:
         """What stands in its way, by a dry run that goes through all webhooks. Raises Refused where one says no."""
         job = self.render(spec, attempt)
+        forgotten: list[tuple[str, str]] = []
         try:
             wait = self._foresee(job)
+            forgotten = unlimited(job, self._watching.cluster()[0])
             if wait is not None and wait.reason in _CANNOT:
                 raise Refused(wait.reason, wait.message, self._queues_hint())
             self._client.create(paths.jobs(job["metadata"]["namespace"]), job, dry_run=True)
@@ -147,7 +149,8 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
             wait = Why(reason=error.code, message=error.message)
         except NotFound as error:
             raise _no_namespace(job["metadata"]["namespace"], error) from error
-        return make_notes(spec, preset=self._preset(spec), site=self._site(), wait=wait)
+        preset, site = self._preset(spec), self._site()
+        return make_notes(spec, preset=preset, site=site, wait=wait, unlimited=forgotten)
 
     def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
         """Have the data of the job in the shared cache, fetched once for all who need it; see `preparing`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from slicelift.models import JobSpec
 from slicelift_profiles.presets import Preset
 
@@ -13,10 +15,23 @@ from slicelift_hub.launcher.backends.volcano.worker import is_elastic, job_image
 _WHOLE = "torchrun"
 
 
-def make_notes(spec: JobSpec, *, preset: Preset, site: Site, wait: Why | None) -> list[str]:
-    """Sentences, the most telling first."""
+def make_notes(
+    spec: JobSpec,
+    *,
+    preset: Preset,
+    site: Site,
+    wait: Why | None,
+    unlimited: Sequence[tuple[str, str]] = (),
+) -> list[str]:
+    """Sentences, the most telling first. `unlimited` as in `quotas`."""
     notes = [f"It would wait: {wait.message}"] if wait is not None else []
+    notes += [_forgotten(resource, queue) for resource, queue in unlimited]
     return [*notes, *_doubts(spec, preset), *_missing(spec, site), *_image(spec, preset, site)]
+
+
+def _forgotten(resource: str, queue: str) -> str:
+    message = f"The queue {queue} has limits, and none of {resource}: whoever runs the cluster should list it there."
+    return message  # noqa: RET504 - the Chinese of what is bound to this name is checked
 
 
 def _doubts(spec: JobSpec, preset: Preset) -> list[str]:

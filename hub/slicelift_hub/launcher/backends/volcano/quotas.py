@@ -76,6 +76,18 @@ def quota_shortage(job: Object, queues: Mapping[str, Object]) -> Shortage | None
     return min(found, key=lambda short: (not short.ever, order.index(short.resource)), default=None)
 
 
+def unlimited(job: Object, queues: Mapping[str, Object]) -> list[tuple[str, str]]:
+    """(resource, queue) of each device of the job that a queue of its lineage has forgotten, though it limits others."""
+    devices = [name for name in gang_needs(job) if is_device(name)]
+    return [
+        (resource, queue)
+        for queue in lineage(job["spec"]["queue"], queues)
+        if (listed := {name for name, _, _ in limits(queues[queue])})
+        for resource in devices
+        if resource not in listed
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ground:
     """Where gangs can lie: queues, nodes, and what our own pods hold of each node."""
