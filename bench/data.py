@@ -40,6 +40,7 @@ def run(into: Path) -> list[Figure]:
     made = random.Random(1)
     sets = {"data": {f"part/{number}.bin": made.randbytes(FILE_BYTES) for number in range(FILES)}}
     pushed = remotes.push(into / "dvc", sets)
+    (into / "juicefs").mkdir()
     with (
         cluster.bed() as (bed, api),
         cluster.field(bed, api) as place,

@@ -134,7 +134,6 @@ def test_what_the_code_calls_is_what_is_granted(
     presets = tmp_path / "presets.yaml"
     presets.write_text(SMALL)
     calls = _noted(monkeypatch)
-    monkeypatch.setattr(ending, "_age", lambda _: 1e9)
     backend = Volcano(
         config=Config(
             Volcano={

@@ -75,17 +75,19 @@ def test_a_queue_above_is_full(make_bench: Callable[..., Any], api: Api, nodes: 
 
 
 def test_a_queue_that_has_forgotten_a_device_does_not_limit_it_and_the_plan_says_so(
-    make_bench: Callable[..., Any], nodes: Any
+    make_bench: Callable[..., Any], api: Api, nodes: Any
 ) -> None:
     nodes(1)
-    bench = make_bench(share={"nvidia.com/mig-1g.10gb": "1"})
-    (told,) = [note for note in bench.backend.plan(bench.spec(), bench.attempt()) if "limits" in note]
-    assert told == (
-        f"The queue {bench.queue} has limits, and none of {GPU}: whoever runs the cluster should list it there."
-    )
-    bench.wait_phase(bench.submit(), "Running")
-    listed = make_bench(share={GPU: "2"})
-    assert not [note for note in listed.backend.plan(listed.spec(), listed.attempt()) if "limits" in note]
+    with _queue(api, "forgetful", capability={"nvidia.com/mig-1g.10gb": "1"}) as queue:
+        bench = make_bench(queue=queue)
+        (told,) = [note for note in bench.backend.plan(bench.spec(), bench.attempt()) if "limits" in note]
+        assert told == (
+            f"The queue {queue} has limits, and none of {GPU}: whoever runs the cluster should list it there."
+        )
+        bench.wait_phase(bench.submit(), "Running")
+        listed = make_bench(share={GPU: "2"})
+        assert not [note for note in listed.backend.plan(listed.spec(), listed.attempt()) if "limits" in note]
+        bench.clear()
 
 
 def test_too_few_gpus_are_free(bench: Any, api: Api, nodes: Any) -> None:
