@@ -85,6 +85,8 @@ def test_what_an_agent_tells_is_cut_to_size(queueing: Any, job: Any) -> None:
     (attempt,) = queueing.client.attempts(view.run_id)
     (node,) = attempt["nodes"]
     assert len(str(node)) < 100_000
+    agent.post("state", {"state": "preparing", "node": 1, "message": "x" * 4000})
+    assert queueing.client.job(view.run_id).message == "Worker 1: " + "x" * 1000
     answer = agent.post("state", {"state": "running", "node": 0, "message": "x" * 2**21})
     assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
     for log in ("4", "999999", "agent-2", "agent-999999"):

@@ -10,12 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from slicelift.errors import Denied, Refused
-from slicelift.models import JobSpec, Status, to_dict
+from slicelift.models import JobSpec, JobStatus, Status, to_dict
+from slicelift_hub.launcher.auth import Principal
+from slicelift_hub.launcher.ledger import Ledger
 from slicelift_hub.launcher.policy import Asker, Policy
+from slicelift_hub.launcher.routes_jobs import RetryHandler
 from slicelift_hub.leases import Pool
 from slicelift_profiles import presets, rules
 
@@ -237,6 +241,25 @@ def test_a_limit_outlives_the_launcher(ruled: Any) -> None:
     assert ruled.until(view.run_id, Status.KILLED).reason == "wall time of rule short (2 s) is over"
     again = ruled.client.retry(view.run_id)
     assert ruled.until(again.run_id, Status.KILLED).attempt == 2
+
+
+def test_a_retry_is_judged_by_what_the_run_is_and_not_by_what_it_was(policy: Policy, tmp_path: Path) -> None:
+    """Real ledger and policy; of the call only what it reads. The run ends after it was found."""
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.leased = False
+    services = SimpleNamespace(ledger=ledger, policy=policy, token_of=lambda name: name)
+    call = SimpleNamespace(services=services, principal=Principal(owner="ann", groups=("course-1",)))
+    spec = _spec(workers=5)  # more than the rule allows by now
+    try:
+        run_id, _ = ledger.submit("ann", "p-1", spec=spec, snapshot={}, token_of=lambda name: name)
+        found = ledger.view(run_id)
+        ledger.observe(f"{run_id}-1", JobStatus(status=Status.FAILED))
+        assert (found.status.terminal, ledger.view(run_id).status.terminal) == (False, True)
+        with pytest.raises(Refused, match="max_workers: 4; asked was 5"):
+            RetryHandler._retry(call, found)  # type: ignore[arg-type]
+        assert ledger.view(run_id).attempt == 1
+    finally:
+        ledger.close()
 
 
 def test_plan_and_submit_are_refused_alike(ruled: Any) -> None:

@@ -54,6 +54,13 @@ def test_what_the_cluster_refuses_is_taken_back(queueing: Any, run: Any) -> None
     assert (after.spec.workers, after.history) == (2, run.history)
 
 
+def test_no_gang_grows_beyond_the_launcher_s_own_bound(queueing: Any, run: Any) -> None:
+    before = queueing.lines("asked.log")
+    with pytest.raises(Refused, match="1,025 workers; 1,024 are") as refusal:
+        queueing.client.scale(run.run_id, 1025)
+    assert (refusal.value.code, queueing.lines("asked.log")) == ("spec-too-large", before)
+
+
 @pytest.mark.parametrize("workers", [1, 0, -1])
 def test_fewer_than_the_least_are_refused_before_the_cluster_is_asked(queueing: Any, workers: int) -> None:
     run = queueing.submit(workers=3, min_workers=2)
