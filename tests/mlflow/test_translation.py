@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from slicelift.errors import Denied
+from slicelift.errors import Denied, UserError
 from slicelift_hub.launcher.mlflow_translation import Call, Ids, inward, named_runs, outward
 
 LOCAL, REAL, OTHER = "a" * 32, "b" * 32, "c" * 32
@@ -16,6 +16,10 @@ IDS = Ids(local_run=LOCAL, run=REAL, local_experiment="9" * 18, experiment="4")
 def call(method: str, path: str, query: str = "", body: Any = None, **headers: str) -> Call:
     data = None if body is None else json.dumps(body).encode()
     return inward(method, path, query, headers=headers, body=data, ids=IDS)
+
+
+def _nested(levels: int) -> bytes:
+    return b'{"a":' * levels + b"1" + b"}" * levels
 
 
 def test_ids_of_a_body_become_mlflow_s() -> None:
@@ -81,6 +85,19 @@ def test_answers_name_what_the_job_knows() -> None:
         "others": [{"run_id": OTHER, "experiment_id": "5"}],
         "step": 4,
     }
+
+
+@pytest.mark.parametrize("body", [b"name=x", b"[1]", _nested(101), _nested(600), _nested(100_000)])
+def test_a_job_s_call_that_cannot_be_read_is_not_passed_on(body: bytes) -> None:
+    with pytest.raises(UserError) as refusal:
+        inward("POST", "api/2.0/mlflow/runs/search", "", headers={}, body=body, ids=IDS)
+    assert refusal.value.code == "bad-json"
+
+
+def test_what_is_nested_as_deeply_as_is_allowed_is_passed_on() -> None:
+    body = _nested(100)
+    found = inward("POST", "api/2.0/mlflow/runs/search", "", headers={}, body=body, ids=IDS)
+    assert found.json == json.loads(body)
 
 
 def test_all_runs_that_a_call_names() -> None:

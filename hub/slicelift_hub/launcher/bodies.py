@@ -33,6 +33,17 @@ def text_field(body: Mapping[str, Any], name: str) -> str:
     return value
 
 
+def depth(value: Any, *, most: int) -> int:
+    """Levels of lists and objects, without recursion; `most` and one stands for all deeper ones."""
+    found, level = 0, [value]
+    while found <= most:
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            break
+        found += 1
+    return found
+
+
 def _bad(kind: type[Any], why: str) -> UserError:
     return UserError(
         "bad-body", f"This is no {kind.__name__}: {why}.", "See slicelift.models for its fields."
@@ -63,3 +74,9 @@ def _fits(hint: Any, value: object) -> bool:
     if dataclasses.is_dataclass(hint):
         return not _misfit(hint, value, "")
     return type(value) is hint
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else []

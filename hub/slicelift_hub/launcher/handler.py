@@ -168,10 +168,7 @@ class Handler(RequestHandler):
         """Only what is our fault, with its traceback."""
         if typ is None or value is None:
             return
-        if (
-            not isinstance(value, SliceliftError | HTTPError | RecursionError)
-            or getattr(value, "http_status", 400) == 500
-        ):
+        if not isinstance(value, SliceliftError | HTTPError) or getattr(value, "http_status", 400) == 500:
             where = f"{self.request.method} {self.request.path}"
             _log.error("%s failed.", where, exc_info=(typ, value, tb))
 
@@ -242,8 +239,6 @@ def _known_error(status: int, info: Any) -> SliceliftError:
     value = info[1] if info else None
     if isinstance(value, SliceliftError):
         return value
-    if isinstance(value, RecursionError):
-        return UserError("bad-json", "The body is nested too deeply.", "Send a flatter one.")
     if isinstance(value, OperationalError) and "full" in str(value.orig):
         return make_store_full()
     if isinstance(value, HTTPError) or status < 500:

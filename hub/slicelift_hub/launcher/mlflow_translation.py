@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from slicelift.errors import Denied
+from slicelift.errors import Denied, UserError
 from slicelift.json_body import read_object
 
+from slicelift_hub.launcher.bodies import depth
 from slicelift_hub.launcher.mlflow_exposed import is_exposed
 
 CHILD_TAG = "slicelift.child"
@@ -24,6 +25,8 @@ SOME_EXPERIMENTS = ("experiment_ids", "experimentIds")
 _OURS = "slicelift."
 _ARTIFACT = re.compile(r"(?:api|ajax-api)/2\.0/mlflow-artifacts/(?:artifacts|mpu/\w+|presigned/\w+)/(.+)")
 _ARTIFACT_LIST = re.compile(r"(?:api|ajax-api)/2\.0/mlflow-artifacts/artifacts/?")
+# levels of a body; whoever looks through one calls itself at each
+_DEEPEST = 100
 _RAW = re.compile(r"(?:api|ajax-api)/2\.0/mlflow/upload-artifact|v1/traces")
 _CLOSED = re.compile(r".*/mlflow/(experiments/(create|delete|restore|update|delete-experiment-tag)|users/.*)")
 _RUN_FIELDS = (
@@ -121,7 +124,10 @@ def is_raw(path: str) -> bool:
 
 def decoded(body: bytes | None) -> Any:
     """What cannot be read cannot be checked: raises `bad-json`. A string, too: MLflow would take it for JSON once more."""
-    return read_object(body) if body else None
+    value = read_object(body) if body else None
+    if depth(value, most=_DEEPEST) > _DEEPEST:
+        raise UserError("bad-json", "The body is nested too deeply.", "Send a flatter one.")
+    return value
 
 
 def _inward_text(text: str, ids: Ids) -> str:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from slicelift.errors import Denied, Refused
 from slicelift.models import JobSpec
@@ -19,6 +18,7 @@ from slicelift_profiles import ProfileError, presets, rules
 from slicelift_profiles.presets import Preset, Presets
 from slicelift_profiles.rules import Rule, Rules
 
+from slicelift_hub.launcher.bodies import depth
 from slicelift_hub.launcher.idle import IdleLimit
 from slicelift_hub.launcher.ledger_limits import WallTime
 from slicelift_hub.launcher.ledger_runs import make_needs
@@ -294,26 +294,9 @@ def _sizes(spec: JobSpec) -> Iterator[tuple[str, int]]:
     yield "gpus_per_worker", spec.gpus_per_worker
     yield "tags: a name", max(map(len, spec.tags), default=0)
     yield "tags: a value", max(map(len, spec.tags.values()), default=0)
-    yield "parameters: nesting", _depth(spec.parameters)
+    yield "parameters: nesting", depth(spec.parameters, most=LIMITS["parameters: nesting"][0])
     # as they are handed to the ranks
     yield "parameters", len(repr(dict(spec.parameters)).encode(errors="surrogatepass"))
-
-
-def _depth(value: Any) -> int:
-    """Levels of lists and objects, without recursion; one more than allowed stands for all deeper ones."""
-    most, depth, level = LIMITS["parameters: nesting"][0], 0, [value]
-    while depth <= most:
-        level = [child for item in level for child in _children(item)]
-        if not level:
-            break
-        depth += 1
-    return depth
-
-
-def _children(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _check_words(spec: JobSpec) -> None:
