@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from slicelift_hub.launcher.backends.volcano.manifest import (
     make_secret,
 )
 from slicelift_hub.launcher.backends.volcano.names import make_handle, namespace_of, parse_handle
-from slicelift_hub.launcher.backends.volcano.picture import Picture
+from slicelift_hub.launcher.backends.volcano.picture import Object, Picture
 from slicelift_hub.launcher.backends.volcano.planning import make_notes
 from slicelift_hub.launcher.backends.volcano.preparing import Preparing
 from slicelift_hub.launcher.backends.volcano.quotas import is_leaf, make_capacity, unlimited
@@ -140,8 +140,8 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         job = self.render(spec, attempt)
         forgotten: list[tuple[str, str]] = []
         try:
-            wait = self._foresee(job)
-            forgotten = unlimited(job, self._watching.cluster()[0])
+            queues, nodes = self._watching.cluster()
+            wait, forgotten = self._foresee(job, queues, nodes), unlimited(job, queues)
             if wait is not None and wait.reason in _CANNOT:
                 raise Refused(wait.reason, wait.message, self._queues_hint())
             self._client.create(paths.jobs(job["metadata"]["namespace"]), job, dry_run=True)
@@ -284,8 +284,9 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         with self._lock:
             self._furnished[namespace] = time.monotonic()
 
-    def _foresee(self, job: dict[str, Any]) -> Why | None:
-        queues, nodes = self._watching.cluster()
+    def _foresee(
+        self, job: dict[str, Any], queues: Mapping[str, Object], nodes: Sequence[Object]
+    ) -> Why | None:
         lines = self._watching.lines()
         return foresee(
             Picture(now=time.time(), job=_as_if_made(job), queues=queues, nodes=nodes, lines=lines)
