@@ -125,8 +125,9 @@ def test_the_image_that_an_admin_has_chosen_is_allowed_whoever_names_it(
 ) -> None:
     own = replace(policy, image=f"registry.example/own{DIGEST}")
     own.check(_spec(**changes), Asker(owner="bob", groups=("boxers",)))
-    with pytest.raises(Refused, match=r"images: registry\.example/course"):
+    with pytest.raises(Refused, match=r"images: registry\.example/course") as caught:
         own.check(_spec(image=f"registry.example/x{DIGEST}"), Asker(owner="bob", groups=("boxers",)))
+    assert caught.value.code == "policy-images"
 
 
 def test_what_a_person_has_at_once_is_counted_over_all_their_jobs(policy: Policy) -> None:

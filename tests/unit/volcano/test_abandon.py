@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ def backend(server: Script, client: Client, tmp_path: Path) -> Iterator[Volcano]
         "data_claim": "data",
         "qps": 0.0,
     }
-    server.say("GET", paths.pods("jobs"), (200, {"items": []}))
+    server.say("GET", paths.pods("jobs"), (200, {"items": [], "metadata": {"resourceVersion": "5"}}))
     with closing(Volcano(config=Config(Volcano=words | {"image": "img@sha256:" + "0" * 64}))) as made:
         yield made
 
@@ -75,6 +77,37 @@ def test_a_warm_up_under_way_ends_and_one_that_is_over_can_be_looked_at(
     assert [path for method, path, _, _ in server.calls if method == "DELETE"] == [
         paths.plain_jobs("jobs", "mine")
     ]
+
+
+@pytest.mark.parametrize("answer", [(404, "not found"), (403, "forbidden: because it is being terminated")])
+def test_a_namespace_that_is_not_there_or_goes_is_missing(
+    backend: Volcano, server: Script, spec: JobSpec, attempt: Attempt, answer: tuple[int, str]
+) -> None:
+    for path in (paths.config_maps("jobs"), paths.plain_jobs("jobs")):
+        server.say("POST", path, (answer[0], {"message": answer[1]}))
+    server.say("GET", paths.plain_jobs("jobs"), (200, {"items": []}))
+    for ask, needs in ((backend.submit, spec), (backend.prepare, replace(spec, data=(REF,)))):
+        with pytest.raises(Refused, match="in the namespace jobs") as caught:
+            ask(needs, attempt)
+        assert (caught.value.code, "session" in caught.value.hint) == ("namespace-missing", False)
+
+
+def test_a_job_that_no_watch_has_told_of_yet_is_quite_new(
+    backend: Volcano, server: Script, scene: Any
+) -> None:
+    """By our clock, which may be ahead of the cluster's."""
+    for path in (
+        paths.jobs("jobs"),
+        paths.groups("jobs"),
+        paths.events("jobs"),
+        paths.queues(),
+        paths.nodes(),
+    ):
+        server.say("GET", path, (200, {"items": [], "metadata": {"resourceVersion": "5"}}))
+    job = scene.make_job()
+    job["metadata"]["creationTimestamp"] = datetime.fromtimestamp(time.time() - 60, UTC).isoformat()
+    server.say("GET", paths.jobs("jobs", NAME), (200, job))
+    assert "silent" not in backend.status(HANDLE).reason
 
 
 def test_what_no_secret_could_hold_is_refused_before_anything_is_made(

@@ -16,6 +16,9 @@ from slicelift_hub.launcher.backends.volcano.feeds import Feed, wait_synced
 
 from tests.unit.volcano.scripted import Script, item, names, until
 
+GOING = (
+    'secrets "x" is forbidden: unable to create new content in namespace jobs because it is being terminated'
+)
 WEBHOOK = (
     'Internal error occurred: failed calling webhook "mutatejob.volcano.sh": dial tcp: connection refused'
 )
@@ -40,6 +43,7 @@ WEBHOOK = (
             "manifest-refused",
         ),
         (403, {"message": 'pods "x" is forbidden: exceeded quota: small'}, Refused, "resource-quota"),
+        (403, {"message": GOING}, NotFound, "cluster-unknown"),
         (422, {"message": "must be equal to limit", "reason": "Invalid"}, Refused, "manifest-refused"),
     ],
 )

@@ -252,8 +252,11 @@ def test_whose_data_it_is_makes_the_key() -> None:
     assert data_key("ada", replace(REF, path="elsewhere", remote="x")) == data_key("ada", REF)
 
 
-def _job(ago: Callable[[float], str], *conditions: tuple[str, str], age: float = 5) -> dict[str, Any]:
-    metadata = {**WARM_UP["metadata"], "uid": "u", "creationTimestamp": ago(age)}
+def _job(
+    ago: Callable[[float], str], *conditions: tuple[str, str], age: float = 5, ref: DataRef = REF
+) -> dict[str, Any]:
+    labels = {**LABELS, "slicelift.io/data": data_key("ada", ref)}
+    metadata = {**WARM_UP["metadata"], "labels": labels, "uid": "u", "creationTimestamp": ago(age)}
     told = [{"type": kind, "status": "True", "message": message} for kind, message in conditions]
     return {"metadata": metadata, "status": {"startTime": ago(age), "conditions": told}}
 
@@ -383,6 +386,16 @@ def test_four_data_sets_are_fetched_beside_each_other_and_no_more(
     assert found is not None
     assert found.message.endswith("(0 of 300 data sets are there)")
     assert [path for method, path, _, _ in server.calls if method == "POST"].count(jobs) == 4
+    # two have ended: two more are made
+    listed = [
+        _job(ago, *([("Complete", "")] if number < 2 else []), ref=ref) for number, ref in enumerate(refs[:4])
+    ]
+    server.say("GET", jobs, (200, {"items": listed}))
+    server.say("GET", "/api/v1/namespaces/jobs/pods", (200, {"items": []}))
+    found = preparing.prepare(many, attempt, preset=presets.get("torchrun"), site=cached)
+    assert found is not None
+    assert found.message.endswith("(2 of 300 data sets are there)")
+    assert [path for method, path, _, _ in server.calls if method == "POST"].count(jobs) == 6
     # what the pod does not read is not in its Secret
     secret = make_warm_up_secret(_job(ago), refs[0], many, attempt)
     assert len(json.dumps(secret)) < 8000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from slicelift_hub.launcher.backends.volcano.quotas import unlimited
 from slicelift_hub.launcher.backends.volcano.waiting import explain, foresee
 
 POD_QUOTA = (
@@ -326,6 +327,32 @@ def test_a_controller_that_makes_nothing_of_it(scene: Any) -> None:
     reason, message = why(scene)
     assert reason == "controller-silent"
     assert message.startswith("Volcano's controller has made nothing of the job for 60 s")
+
+
+def test_nobody_is_silent_for_longer_than_a_job_was_seen_however_the_clocks_differ(scene: Any) -> None:
+    job, group = scene.make_job(age=60), scene.group
+    scene.job, scene.group = job | {"seen": scene.picture.now - 5}, None
+    assert why(scene)[0] == "placing"
+    # the job was seen for as long, the PodGroup was not
+    scene.job |= {"seen": scene.picture.now - 30}
+    assert why(scene)[0] == "controller-silent"
+    scene.group = group | {"status": {"phase": "Inqueue"}, "seen": scene.picture.now - 5}
+    assert why(scene)[0] == "placing"
+
+
+def test_a_device_that_a_queue_has_forgotten_is_not_limited_there(scene: Any) -> None:
+    def forgotten() -> list[tuple[str, str]]:
+        return unlimited(scene.job, scene.queues)
+
+    scene.add_queue("dept", gpu="16", mig="4")
+    scene.add_queue("team", parent="dept", mig="4")
+    assert forgotten() == [("nvidia.com/gpu", "team")]
+    scene.add_queue("dept", cpu="64")
+    assert forgotten() == [("nvidia.com/gpu", "team"), ("nvidia.com/gpu", "dept")]
+    # of a job's devices only, and of no queue that limits nothing
+    scene.add_queue("dept")
+    scene.add_queue("team", parent="dept", gpu="16")
+    assert forgotten() == []
 
 
 def test_a_controller_that_makes_no_pods(scene: Any, ago: Any) -> None:

@@ -305,7 +305,9 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         if found is None:
             # made a moment ago, or gone
             job = self._client.find(paths.jobs(namespace, name))
-            found = None if job is None else self._watching.picture(namespace, name, job=kept.keep_job(job))
+            if job is not None:
+                seen = kept.keep_job(job) | {"seen": time.time()}
+                found = self._watching.picture(namespace, name, job=seen)
         return None if found is None else self._with_claims(found)
 
     def _with_claims(self, picture: Picture) -> Picture:

@@ -84,15 +84,13 @@ def foresee(picture: Picture) -> Why | None:
 
 def _controller_silent(picture: Picture) -> Why | None:
     if picture.group is None:
-        silent = picture.now - picture.since > SILENT_SECONDS
-        missing = "has made nothing of the job"
+        mute, missing = True, "has made nothing of the job"
     else:
         enqueued = picture.group.get("status", {}).get("phase") in ("Inqueue", "Running")
         refused = any(is_refusal(event) for event in picture.told("Job"))
-        silent = enqueued and not picture.pods and not refused
-        silent = silent and picture.now - max(seen_since(picture.group), picture.since) > SILENT_SECONDS
+        mute = enqueued and not picture.pods and not refused
         missing = "has made no pods although the queue let the job in"
-    if not silent:
+    if not mute or picture.now - _touched(picture) <= SILENT_SECONDS:
         return None
     message = f"Volcano's controller {missing} for {_ago(picture)}: {_MUTE}"
     return Why(reason="controller-silent", message=message)
