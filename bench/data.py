@@ -23,7 +23,7 @@ presets:
     default: true
     launcher: torchrun
     workers: 4
-    cluster: {attempts: 1, grace_seconds: 10, cpu: 0.3, memory: 512Mi, shm: 64Mi, disk: 256Mi}
+    cluster: {attempts: 1, grace_seconds: 15, cpu: 0.3, memory: 512Mi, shm: 64Mi, disk: 256Mi}
 """
 PROGRAM = """
 import pathlib

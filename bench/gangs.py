@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from kubernetes.client import ApiException, V1Pod
+from kubernetes.client import ApiException
 from kubernetes.watch import Watch
 from slicelift.launcher_client import Client
 from urllib3.exceptions import HTTPError
@@ -38,6 +39,7 @@ class Running:
     def __init__(self, place: Field) -> None:
         self._place = place
         self._watch = Watch()
+        self._left = threading.Event()
         self._lock = threading.Condition()
         self._seen: dict[str, set[str]] = {}
         self._last: dict[str, float] = {}
@@ -48,6 +50,7 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._left.set()
         self._watch.stop()
 
     def wait(self, job: str, workers: int) -> float:
@@ -58,19 +61,20 @@ class Running:
             return self._last[job]
 
     def _follow(self) -> None:
-        ask, words = self._place.api.core.list_namespaced_pod, {"timeout_seconds": 3600}
-        try:
-            for event in self._watch.stream(ask, self._place.namespace, **words):
-                self._take(event["object"])
-        except (ApiException, HTTPError, OSError):
-            return  # the end of the round closes the connection
+        """Begins anew where the API server ends the watch, as it does with one that is slow in a flood of pods."""
+        ask, words = self._place.api.core.list_namespaced_pod, {"field_selector": "status.phase=Running"}
+        while not self._left.is_set():
+            self._watch = Watch()
+            with suppress(ApiException, HTTPError, OSError):
+                for event in self._watch.stream(ask, self._place.namespace, deserialize=False, **words):
+                    self._take(event["object"]["metadata"])
 
-    def _take(self, pod: V1Pod) -> None:
-        job = pod.metadata.labels.get(JOB, "")
-        if pod.status.phase != "Running" or pod.metadata.name in self._seen.get(job, ()):
+    def _take(self, pod: Mapping[str, Any]) -> None:
+        job = pod["labels"].get(JOB, "")
+        if pod["name"] in self._seen.get(job, ()):
             return
         with self._lock:
-            self._seen.setdefault(job, set()).add(pod.metadata.name)
+            self._seen.setdefault(job, set()).add(pod["name"])
             self._last[job] = time.monotonic()
             self._lock.notify_all()
 
