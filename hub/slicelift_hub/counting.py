@@ -75,6 +75,12 @@ def is_ready(node: Object) -> bool:
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
+def says_unready(node: Object) -> bool:
+    """Whether its kubelet answers, and says itself that it cannot work: a container runtime that is down, a network."""
+    conditions = node.get("status", {}).get("conditions", ())
+    return any(each.get("type") == "Ready" and each.get("status") == "False" for each in conditions)
+
+
 def held(pod: Object) -> dict[str, float]:
     """What a pod holds: what all of its containers ask for, or an init container that wants more before them.
 

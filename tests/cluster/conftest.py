@@ -83,8 +83,8 @@ def image(bed: Place) -> str:
 
 @pytest.fixture(scope="session")
 def session_image(bed: Place) -> str:
-    """The same with Slicelift, as a session's image is."""
-    return bed.environment_image(project=ROOT).name
+    """The same with Slicelift, as a session's image is, by digest."""
+    return bed.environment_image(project=ROOT).by_digest
 
 
 @pytest.fixture

@@ -37,6 +37,8 @@ if __name__ == "__main__":
 """
 # two pods have to import torch on two cores
 START_SECONDS = 150.0
+# how long a part of Volcano is away; a silent one is named after 20 s
+AWAY_SECONDS = 60.0
 # how long MLflow and PostgreSQL are away
 OUTAGE_SECONDS = float(os.environ.get("SLICELIFT_OUTAGE_SECONDS", "120"))
 

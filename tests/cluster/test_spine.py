@@ -145,7 +145,7 @@ def test_from_the_login_to_a_model_over_a_killed_worker(
     free = re.search(r"(\d+) of (\d+) free", anna.offers["1g.10gb slice"])
     assert free, anna.offers
     assert "simulated" not in " ".join(anna.offers.values())
-    see_session(api, namespace, queue)
+    session = see_session(api, namespace, queue)
 
     lab.open("points/train.ipynb")
     lab.save()  # its kernel has told its version, which is a change
@@ -155,7 +155,7 @@ def test_from_the_login_to_a_model_over_a_killed_worker(
     lab.wait_status(card, "RUNNING", seconds=240)
     before = lab.wait_points(card, 8, seconds=240)
     page.screenshot(path=tmp_path / "4-running.png")
-    pods = see_gang(api, namespace, queue, run)
+    pods = see_gang(api, namespace, queue, run, image=session)
 
     api.core.delete_namespaced_pod(pods[1], namespace, grace_period_seconds=0)
     expect(card.get_by_text("attempt 2").first).to_be_visible(timeout=120_000)
@@ -195,8 +195,8 @@ def submit(lab: Lab, *, workers: int) -> Any:
     return card
 
 
-def see_session(api: Api, namespace: str, queue: str) -> None:
-    """One pod that holds one slice, placed by Volcano, counted in the queue, without a token of the cluster."""
+def see_session(api: Api, namespace: str, queue: str) -> str:
+    """One pod that holds one slice, placed by Volcano, counted in the queue, without a token of the cluster; its image."""
     (pod,) = api.core.list_namespaced_pod(namespace, label_selector="component=singleuser-server").items
     resources = pod.spec.containers[0].resources
     assert (resources.limits[SLICE], resources.requests[SLICE]) == ("1", "1")
@@ -214,13 +214,16 @@ def see_session(api: Api, namespace: str, queue: str) -> None:
     assert "kubernetes.io" not in inside
     assert "MIG-" in inside
     kit.wait_for("the queue to count the slice", lambda: allocated(api, queue, SLICE) == "1")
+    assert "@sha256:" in pod.spec.containers[0].image
+    return str(pod.spec.containers[0].image)
 
 
-def see_gang(api: Api, namespace: str, queue: str, run: str) -> list[str]:
-    """Two pods of one Volcano Job, in the session's queue; their names."""
+def see_gang(api: Api, namespace: str, queue: str, run: str, *, image: str) -> list[str]:
+    """Two pods of one Volcano Job, in the session's queue and of its image; their names."""
     pods = api.core.list_namespaced_pod(namespace, label_selector=f"slicelift.io/run={run}").items
     names = sorted(pod.metadata.name for pod in pods if pod.status.phase == "Running")
     assert names == [f"{run}-1-worker-0", f"{run}-1-worker-1"]
+    assert {pod.spec.containers[0].image for pod in pods} == {image}
     job = api.custom.get_namespaced_custom_object(*kit.BATCH, namespace, "jobs", f"{run}-1")
     assert (job["spec"]["queue"], job["spec"]["minAvailable"]) == (queue, 2)
     for name in names:
@@ -231,14 +234,16 @@ def see_gang(api: Api, namespace: str, queue: str, run: str) -> list[str]:
 
 
 def see_outcome(anna: Person, run: str) -> None:
-    """The second attempt went on where the first had saved, and the series has every step of the run."""
+    """The second attempt went on where the first had saved; the series has every step of the run, both logs are there."""
     first, second = anna.fetch(f"slicelift/api/jobs/{run}/attempts")["attempts"]
     assert (first["status"], second["status"]) == ("FAILED", "FINISHED")
-    logs = [anna.call(f"slicelift/api/jobs/{run}/logs?rank={rank}&attempt=2")[1] for rank in (0, 1)]
-    told = [re.search(r"rank \d of 2, (\d+) points, from step (\d+)", log) for log in logs]
-    assert all(told), logs
-    assert sum(int(each[1]) for each in told if each) == place.POINTS
-    assert all(int(each[2]) > 0 for each in told if each)
+    for attempt in (1, 2):
+        asked = [f"slicelift/api/jobs/{run}/logs?rank={rank}&attempt={attempt}" for rank in (0, 1)]
+        logs = [anna.call(path)[1] for path in asked]
+        told = [re.search(r"rank \d of 2, (\d+) points, from step (\d+)", log) for log in logs]
+        assert all(told), logs
+        assert sum(int(each[1]) for each in told if each) == place.POINTS
+        assert all((int(each[2]) > 0) is (attempt == 2) for each in told if each), logs
     series = anna.fetch(f"slicelift/api/jobs/{run}/series?keys=loss&attempt=all&points=5000")["series"]
     steps = {point[0] for row in series if row["rank"] == 0 for point in row["points"]}
     assert steps == set(range(STEPS))

@@ -20,14 +20,12 @@ import yaml
 from bed import kit
 from bed.cluster import Cluster
 from bed.kit import Api
-from scenes import PROGRAM, SLICE, Scene
+from scenes import AWAY_SECONDS, PROGRAM, SLICE, Scene
 from slicelift.errors import Conflict
 from slicelift.models import RunView, Status
 from slicelift.sentences import remarks, sentence
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(900), pytest.mark.usefixtures("own_bed")]
-# controller and webhook are away so long; the controller is said to be silent after 20 s
-AWAY_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")

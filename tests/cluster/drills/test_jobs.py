@@ -6,32 +6,72 @@ which run every time; those in the modules beside it take a minute and more each
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import oracle
 import pytest
+import scenes
 from bed import kit
 from bed.kit import Api
-from scenes import STEPS, Scene
+from scenes import AWAY_SECONDS, STEPS, Scene
 from slicelift.errors import Refused
 from slicelift.models import Status
 from slicelift.sentences import sentence
 
 # the first one may wait for the bed and the image
 pytestmark = [pytest.mark.drill, pytest.mark.quick, pytest.mark.timeout(600)]
+# every program of the pod's container that has to do with the training, but for the container's first
+KILLING = """
+import os, signal
+for number in filter(str.isdigit, os.listdir("/proc")):
+    if b"promoted.py" in open(f"/proc/{number}/cmdline", "rb").read() and int(number) not in (1, os.getpid()):
+        os.kill(int(number), signal.SIGKILL)
+"""
 
 
-def test_a_worker_is_killed(scene: Scene, api: Api, namespace: str) -> None:
-    run = scene.under_way(workers=2)
-    api.core.delete_namespaced_pod(f"{run}-1-worker-1", namespace, grace_period_seconds=0)
+def _delete(api: Api, namespace: str, pod: str) -> None:
+    api.core.delete_namespaced_pod(pod, namespace, grace_period_seconds=0)
+
+
+def _kill(api: Api, namespace: str, pod: str) -> None:
+    """As the kernel does to a program that takes too much memory."""
+    kit.execute(api, namespace, pod, f"{sys.prefix}/bin/python", "-c", KILLING)
+
+
+@pytest.mark.parametrize(
+    ("kill", "reason"),
+    [pytest.param(_delete, "worker-lost", id="its pod"), pytest.param(_kill, "worker-failed", id="SIGKILL")],
+)
+def test_a_worker_is_killed(
+    scene: Scene, api: Api, namespace: str, kill: Callable[[Api, str, str], None], reason: str
+) -> None:
+    """The gang starts again on the same card; what the first attempt printed is kept, although its pods are gone."""
+    program = scenes.PROGRAM.replace(
+        "        slicelift.log(", '        print("step", step, flush=True)\n        slicelift.log('
+    )
+    run = scene.under_way(program, workers=2)
+    kill(api, namespace, f"{run}-1-worker-1")
     scene.until(run, lambda view: view.attempt == 2, seconds=oracle.SECONDS)
     scene.agree(run)
     assert scene.finish(run).attempt == 2
     first, second = scene.launcher.client.attempts(run)
     assert (first["status"], second["status"]) == ("FAILED", "FINISHED")
-    assert first["reason"] == "worker-lost"
+    assert first["reason"] == reason
+    before, after = (_printed(scene, run, attempt) for attempt in (1, 2))
+    assert (before[0], after[-1]) == (0, STEPS - 1)
+    assert set(before) | set(after) == set(range(STEPS))
+    assert before == list(range(len(before)))
+    assert after[0] > 0
     _check_the_oracle(scene.look(run))
+
+
+def _printed(scene: Scene, run: str, attempt: int) -> list[int]:
+    """The steps in the log of rank 0."""
+    text, _ = scene.launcher.client.logs(run, rank=0, attempt=attempt)
+    return [int(line.split()[1]) for line in text.decode().splitlines() if line.startswith("step ")]
 
 
 def test_a_pod_is_evicted(scene: Scene, api: Api, namespace: str) -> None:
@@ -89,20 +129,25 @@ def test_the_launcher_is_killed_while_it_watches(scene: Scene, api: Api, namespa
 
 
 @pytest.mark.usefixtures("own_bed")
-def test_volcanos_scheduler_is_down_for_a_while(scene: Scene, api: Api, namespace: str) -> None:
-    """It says nothing where others would say that it waits: the launcher says it after 20 s."""
-    scene.bed.stop("volcano-scheduler")
+def test_volcanos_scheduler_is_down_for_a_minute(scene: Scene, api: Api, namespace: str) -> None:
+    """It says nothing where others would say that it waits: the launcher says it after 20 s. What runs goes on."""
+    running = scene.under_way()
+    scene.bed.kill("volcano-scheduler")
     try:
+        began = time.monotonic()
         run = scene.submit()
         scene.until(run, lambda view: view.reason == "scheduler-silent", seconds=60)
         view = scene.agree(run)
         assert view.status is Status.WAITING
         assert "Volcano's scheduler says nothing of this job" in sentence(view)
+        time.sleep(max(0.0, began + AWAY_SECONDS - time.monotonic()))
+        assert scene.agree(run).reason == "scheduler-silent"
+        assert scene.finish(running).attempt == 1
     finally:
         scene.bed.start("volcano-scheduler")
     scene.until(run, lambda view: view.status is not Status.WAITING, seconds=oracle.SECONDS)
     scene.agree(run)
-    scene.finish(run)
+    assert scene.finish(run).attempt == 1
 
 
 def _check_the_oracle(true: oracle.Story) -> None:

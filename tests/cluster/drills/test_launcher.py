@@ -205,7 +205,9 @@ def test_the_store_is_full_for_a_while(scene: Scene, api: Api, namespace: str) -
         assert scene.launcher.client.job(run).status is Status.RUNNING
     finally:
         ballast.unlink()
-    scene.finish(run)
+    scene.until(run, lambda view: view.reason != "store-full", seconds=oracle.SECONDS)
+    scene.agree(run)
+    assert scene.finish(run).attempt == 1
     log, _ = scene.launcher.client.logs(run, rank=0)
     assert [line.split()[1] for line in log.decode().splitlines()] == [str(step) for step in range(STEPS)]
 

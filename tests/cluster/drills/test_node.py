@@ -43,21 +43,32 @@ if __name__ == "__main__":
 CUT_SECONDS = 20.0
 
 
-def test_a_kubelet_that_is_back_in_time_costs_nothing(scene: Scene, api: Api, namespace: str) -> None:
-    """A node that does not answer is named, with what is on it; pods and points go on, and it is said when it is back."""
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        pytest.param("kubelet", "does not answer", id="kubelet stopped"),
+        pytest.param("containerd", "is not ready", id="node NotReady"),
+    ],
+)
+def test_a_node_that_is_back_in_time_costs_nothing(
+    scene: Scene, api: Api, namespace: str, program: str, says: str
+) -> None:
+    """It is named, with what is on it; pods and points go on, and it is said when it is back."""
     run = scene.under_way(SLOW)
-    scene.bed.kill("kubelet")
+    scene.bed.kill(program)
     try:
         view = scene.until(run, lambda view: view.reason == "node-lost", seconds=90)
         assert view.status is Status.RUNNING
-        lost = f"Node {NODE} does not answer, with 1 of 1 workers on it"
+        lost = f"Node {NODE} {says}, with 1 of 1 workers on it"
         assert any(lost in remark for remark in remarks(view))
         before = scenes.step_of(view)
         scene.until(run, lambda view: scenes.step_of(view) > before, seconds=20)
         assert scene.agree(run).attempt == 1
     finally:
-        scene.bed.start("kubelet")
-    scene.until(run, lambda view: view.reason == "node-back", seconds=oracle.SECONDS)
+        scene.bed.start(program)
+    # a node that says itself that it is not ready says 10 s later that it is
+    back = oracle.SECONDS + (10 if program == "containerd" else 0)
+    scene.until(run, lambda view: view.reason == "node-back", seconds=back)
     scene.agree(run)
     assert scene.finish(run).attempt == 1
 

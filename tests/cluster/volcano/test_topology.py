@@ -44,6 +44,19 @@ def test_a_gang_is_placed_within_one_hypernode(bench: Any, racks: Callable[..., 
     assert places in (found, found[::-1])
 
 
+def test_a_cluster_without_hypernodes_has_no_place_for_a_gang_that_must_lie_close(
+    bench: Any, nodes: Callable[..., list[str]]
+) -> None:
+    """Volcano says nothing of it at all."""
+    nodes(2)
+    handle = bench.submit(preset="near", workers=2)
+    found = bench.wait_reason(handle, "topology", seconds=90)
+    assert found.message == (
+        "The job's nodes must lie within tier 1 of the network, and Volcano finds no such group of nodes with room."
+    )
+    assert not any(pod.spec.node_name for pod in bench.pods(handle))
+
+
 # the scheduler names no group that lacks the numbers: it is told after 20 s
 @pytest.mark.parametrize(("count", "gpus", "workers", "each"), [(3, 1, 4, 1), (2, 3, 3, 2)])
 def test_a_gang_that_no_hypernode_can_hold_waits_although_the_cluster_could(

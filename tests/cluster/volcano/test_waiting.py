@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from bed.kit import Api
 from kubernetes import client
 from slicelift.errors import Refused, Unavailable
 from slicelift.models import Status
+from slicelift_hub.launcher.backends.volcano.names import parse_handle
 
 GPU = "nvidia.com/gpu"
 
@@ -88,6 +90,46 @@ def test_a_queue_that_has_forgotten_a_device_does_not_limit_it_and_the_plan_says
         listed = make_bench(share={GPU: "2"})
         assert not [note for note in listed.backend.plan(listed.spec(), listed.attempt()) if "limits" in note]
         bench.clear()
+
+
+def test_a_quota_that_was_cut_after_the_gang_was_let_in(
+    make_bench: Callable[..., Any], own_bed: Cluster, api: Api, nodes: Any
+) -> None:
+    """The queue is full when the gang would be placed: Volcano then says nothing but how many tasks it could have placed."""
+    bench = make_bench(share={GPU: "24"})
+    nodes(4, gpus=4), nodes(1)
+    bench.wait_phase(bench.submit(workers=1, gpus_per_worker=8), "Running")
+    handle = bench.submit(gpus_per_worker=8)
+    kit.wait_for("it to be let in", lambda: len(bench.pods(handle)) == 2)
+    _give(own_bed, bench.queue, "16")
+    nodes(2)
+    words = f"Queue {bench.queue} is full: the gang of 2 needs 16 GPUs, 8 of its 16 GPUs are free, 8 too few."
+    found = bench.wait(handle, lambda found: found.message == words)
+    assert (found.reason, found.position) == ("quota-full", 1)
+    kit.wait_for("Volcano's own words", lambda: "1 Schedulable" in _told_of_group(bench, handle))
+    assert "nsufficient" not in _told_of_group(bench, handle)
+    _give(own_bed, bench.queue, "24")
+    bench.wait_phase(handle, "Running")
+
+
+def _give(bed: Cluster, queue: str, gpus: str) -> None:
+    """How many GPUs the queue may give."""
+    change = json.dumps({"spec": {"capability": {GPU: gpus}}})
+    bed.kubectl("patch", "queues.scheduling.volcano.sh", queue, "--type=merge", "-p", change)
+
+
+def _told_of_group(bench: Any, handle: str) -> str:
+    """The newest of what the scheduler says of a job's PodGroup."""
+    _, job = parse_handle(handle) or ("", "")
+    name = next(
+        each["metadata"]["name"]
+        for each in bench.api.custom.list_namespaced_custom_object(
+            *kit.SCHEDULING, bench.namespace, "podgroups"
+        )["items"]
+        if each["metadata"]["name"].startswith(job)
+    )
+    conditions = bench.custom("podgroups", name).get("status", {}).get("conditions") or [{}]
+    return str(max(conditions, key=lambda each: each.get("lastTransitionTime", "")).get("message", ""))
 
 
 def test_too_few_gpus_are_free(bench: Any, api: Api, nodes: Any) -> None:
@@ -243,6 +285,35 @@ def test_a_resource_quota_leaves_no_room(bench: Any, api: Api, nodes: Any) -> No
     found = bench.wait_reason(bench.submit(), "resource-quota")
     assert "small" in found.message
     assert "limits.cpu=100m" in found.message
+
+
+def test_a_resource_quota_keeps_the_gang_out_of_its_queue(
+    bench: Any, own_bed: Cluster, api: Api, nodes: Any
+) -> None:
+    """Where Volcano's plugin `resourcequota` is on, it says so of the PodGroup and makes no pods."""
+    nodes(1)
+    hard = {"metadata": {"name": "small"}, "spec": {"hard": {"limits.cpu": "100m"}}}
+    api.core.create_namespaced_resource_quota(bench.namespace, hard)
+    with _plugin(own_bed, "resourcequota"):
+        handle = bench.submit()
+        found = bench.wait(handle, lambda found: "limits.cpu" in found.message)
+        assert found.reason == "resource-quota"
+        assert found.message.startswith("The namespace's ResourceQuota leaves no room: requested")
+        assert bench.pods(handle) == []
+        api.core.delete_namespaced_resource_quota("small", bench.namespace)
+        bench.wait_phase(handle, "Running")
+
+
+@contextmanager
+def _plugin(bed: Cluster, name: str) -> Iterator[None]:
+    """One more plugin of the scheduler, which reads its configuration again whenever it changes."""
+    file = bed.layout.run / "volcano-scheduler.yaml"
+    before = file.read_text()
+    file.write_text(before.replace("  - name: overcommit\n", f"  - name: overcommit\n  - name: {name}\n"))
+    try:
+        yield
+    finally:
+        file.write_text(before)
 
 
 def test_pods_that_kubernetes_refuses(make_bench: Callable[..., Any], api: Api, nodes: Any) -> None:

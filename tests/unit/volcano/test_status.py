@@ -84,17 +84,20 @@ def test_without_its_first_worker_an_elastic_gang_does_not_claim_to_go_on(scene:
     )
 
 
-def test_a_lost_node_is_named_with_what_it_holds(scene: Any) -> None:
+@pytest.mark.parametrize(("ready", "word"), [("Unknown", "does not answer"), ("False", "is not ready")])
+def test_a_lost_node_is_named_with_what_it_holds(scene: Any, ready: str, word: str) -> None:
+    """ "False" is its kubelet's own word, as while its container runtime is down."""
     scene.job = scene.make_job(phase="Running")
     scene.add_node("a")
     scene.add_node("b", ready=False)
+    scene.nodes[-1]["status"]["conditions"][0]["status"] = ready
     scene.add_pod(0, node="a", phase="Running", running={})
     scene.add_pod(1, node="b", phase="Running", running={})
     assert fold(scene.picture) == JobStatus(
         status=Status.RUNNING,
         phase="Running",
         reason="node-lost",
-        message="Node b does not answer, with 1 of 2 workers on it; 8 GPUs there still count as used.",
+        message=f"Node b {word}, with 1 of 2 workers on it; 8 GPUs there still count as used.",
     )
 
 

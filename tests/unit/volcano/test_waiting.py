@@ -440,3 +440,34 @@ def test_foreseen_before_the_submit(scene: Any) -> None:
     found = foresee(scene.picture)
     assert found is not None
     assert found.reason == "quota-full"
+
+
+def test_foreseen_that_free_gpus_lie_apart(scene: Any) -> None:
+    """By what our own pods hold, before the scheduler was asked."""
+    for name in "abc":
+        scene.add_node(name)
+    scene.group = None
+    scene.held = {"a": {"nvidia.com/gpu": 1.0}}
+    assert foresee(scene.picture) is None
+    scene.held["b"] = {"nvidia.com/gpu": 1.0}
+    found = foresee(scene.picture)
+    assert found is not None
+    assert found.reason == "gpus-fragmented"
+    assert found.message.startswith(
+        "22 GPUs are free, but spread over nodes so that not 2 workers find 8 on one node each"
+    )
+
+
+def test_foreseen_that_a_claim_is_missing(scene: Any) -> None:
+    for name in "ab":
+        scene.add_node(name)
+    scene.group = None
+    scene.claims = {"checkpoints": {}, "data": {"status": {"phase": "Bound"}}}
+    found = foresee(scene.picture)
+    assert found is not None
+    assert (found.reason, found.message) == (
+        "claim",
+        "The claim checkpoints that the job's pods use does not exist.",
+    )
+    scene.claims["checkpoints"] = {"status": {"phase": "Pending"}}
+    assert foresee(scene.picture) is None

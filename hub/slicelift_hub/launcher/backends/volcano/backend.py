@@ -204,7 +204,8 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         """Queues with quota and use, devices of the nodes, our jobs that wait."""
         queues, nodes = self._watching.cluster()
         names = self.queues or [name for name in queues if is_leaf(name, queues)]
-        waiting = {name: len(line.waiting) for name, line in self._watching.lines().items()}
+        lines, _ = self._watching.overview()
+        waiting = {name: len(line.waiting) for name, line in lines.items()}
         return make_capacity(queues, nodes, names=names, waiting=waiting)
 
     def cancel(
@@ -287,9 +288,12 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
     def _foresee(
         self, job: dict[str, Any], queues: Mapping[str, Object], nodes: Sequence[Object]
     ) -> Why | None:
-        lines = self._watching.lines()
+        lines, held = self._watching.overview()
+        claims, made = self._claims(job), _as_if_made(job)
         return foresee(
-            Picture(now=time.time(), job=_as_if_made(job), queues=queues, nodes=nodes, lines=lines)
+            Picture(
+                now=time.time(), job=made, queues=queues, nodes=nodes, lines=lines, held=held, claims=claims
+            )
         )
 
     def _queues_hint(self) -> str:
@@ -314,14 +318,18 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         """With the claims of a job that waits although its pods are there."""
         if not picture.pods or picture.placed >= picture.least:
             return picture
-        namespace = str(picture.job["metadata"]["namespace"])
-        claims = {}
-        for name in kept.claims_of(picture.job):
+        return replace(picture, claims=self._claims(picture.job))
+
+    def _claims(self, job: Object) -> dict[str, Object]:
+        """The claims that its pods use, empty for one that is not there; none that may not be looked at."""
+        namespace = str(job["metadata"]["namespace"])
+        claims: dict[str, Object] = {}
+        for name in kept.claims_of(job):
             try:
                 claims[name] = self._client.find(paths.claims(namespace, name)) or {}
             except SliceliftError as error:
                 _log.debug("The claim %s cannot be looked at: %s", name, error)
-        return replace(picture, claims=claims)
+        return claims
 
     def _with_return(self, handle: str, status: JobStatus) -> JobStatus:
         """The end of what was told is told, once: an empty message would leave the old one standing."""

@@ -65,8 +65,9 @@ def _claims(picture: Picture) -> Iterator[Trouble]:
         match = _CLAIM.search(text)
         # made since: the scheduler does not look again while nothing else changes
         if match and not (match["what"] == "not found" and picture.claims.get(match["name"])):
-            message = f"The claim {match['name']} that the job's pods use {_verb(match['what'])}."
-            yield Trouble(reason="claim", message=message)
+            missing = match["what"] == "not found"
+            message = f"The claim {match['name']} that the job's pods use {match['what']}."
+            yield Trouble(reason="claim", message=no_claim(match["name"]) if missing else message)
     if not picture.pods:
         return
     for name, claim in sorted(picture.claims.items()):
@@ -75,8 +76,9 @@ def _claims(picture: Picture) -> Iterator[Trouble]:
             yield Trouble(reason="claim", message=f"The claim {name} is not bound to a volume yet; {wait}.")
 
 
-def _verb(what: str) -> str:
-    return "does not exist" if what == "not found" else what
+def no_claim(name: str) -> str:
+    """Of a claim that pods use and nobody has made."""
+    return f"The claim {name} that the job's pods use does not exist."
 
 
 def _containers(picture: Picture) -> Iterator[Trouble]:

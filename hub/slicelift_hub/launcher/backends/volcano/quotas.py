@@ -113,9 +113,17 @@ def free_of(resource: str, job: Object, ground: Ground) -> float:
     Queues do not tell on which nodes those in use are; of our own pods we know.
     """
     here = open_nodes(job, ground.nodes)
-    ours = sum(ground.held.get(node["metadata"]["name"], {}).get(resource, 0.0) for node in here)
+    ours = sum(_ours(ground, node, resource) for node in here)
     everywhere = free_devices(ground.queues, ground.nodes).get(resource, 0.0)
     return max(0.0, min(device_totals(here).get(resource, 0.0) - ours, everywhere))
+
+
+def places(resource: str, job: Object, ground: Ground, *, each: float) -> int:
+    """How many workers with `each` of a device find them on one node, at most: sessions' pods are not counted."""
+    return sum(
+        int((offered(node).get(resource, 0.0) - _ours(ground, node, resource)) // each)
+        for node in open_nodes(job, ground.nodes)
+    )
 
 
 def open_nodes(job: Object, nodes: Sequence[Object]) -> list[Object]:
@@ -183,6 +191,10 @@ def _make_quota(name: str, queue: Object, *, waiting: int) -> dict[str, Any]:
     for resource, used in allocated(queue).items():
         rows.setdefault(resource, {"limit": None, "used": used})
     return {"name": name, "state": queue_state(queue), "waiting": waiting, "resources": rows}
+
+
+def _ours(ground: Ground, node: Object, resource: str) -> float:
+    return ground.held.get(node["metadata"]["name"], {}).get(resource, 0.0)
 
 
 def _pair(name: str, total: Mapping[str, float], free: Mapping[str, float]) -> dict[str, int]:

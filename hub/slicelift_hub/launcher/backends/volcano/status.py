@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from slicelift.models import Failure, JobStatus, Status
 from slicelift.runtime.verdict import HOPELESS
 
-from slicelift_hub.counting import held_by_node, is_device, is_ready, plus
+from slicelift_hub.counting import held_by_node, is_device, is_ready, plus, says_unready
 from slicelift_hub.launcher.backends.volcano.amounts import phrase
 from slicelift_hub.launcher.backends.volcano.manifest import first_pod
 from slicelift_hub.launcher.backends.volcano.names import MOST_NOTE
@@ -84,7 +84,7 @@ def _counted(job: Object) -> int:
 
 
 def lost_pods(picture: Picture) -> list[tuple[Object, Object | None]]:
-    """Pods whose node does not answer, with that node; None for one that the cluster has no more."""
+    """Pods whose node is not ready or does not answer, with that node; None for one that the cluster has no more."""
     nodes = {str(node["metadata"]["name"]): node for node in picture.nodes}
     found = []
     for pod in picture.pods:
@@ -133,14 +133,16 @@ def _leaving(picture: Picture, phase: str) -> JobStatus:
 
 
 def _lost_words(picture: Picture) -> str:
-    """On which nodes that do not answer the job has workers; "" for none."""
+    """On which nodes that do not answer, or can hold no pods now, the job has workers; "" for none."""
     lost = lost_pods(picture)
     if not lost:
         return ""
     names = sorted({str(pod["spec"]["nodeName"]) for pod, _ in lost})
     held = held_words([pod for pod, _ in lost])
     counted = f"; {held} there still count as used" if held else ""
-    return f"Node {', '.join(names)} does not answer, with {len(lost)} of {picture.replicas} workers on it{counted}."
+    answer = all(node is not None and says_unready(node) for _, node in lost)
+    state = "is not ready" if answer else "does not answer"
+    return f"Node {', '.join(names)} {state}, with {len(lost)} of {picture.replicas} workers on it{counted}."
 
 
 def _placed(picture: Picture, phase: str) -> JobStatus:

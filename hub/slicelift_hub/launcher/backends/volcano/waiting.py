@@ -30,7 +30,7 @@ from slicelift_hub.launcher.backends.volcano.picture import (
     read_fit,
     seen_since,
 )
-from slicelift_hub.launcher.backends.volcano.places import Trouble, pod_trouble
+from slicelift_hub.launcher.backends.volcano.places import Trouble, no_claim, pod_trouble
 from slicelift_hub.launcher.backends.volcano.quotas import (
     Ground,
     Shortage,
@@ -40,6 +40,7 @@ from slicelift_hub.launcher.backends.volcano.quotas import (
     is_leaf,
     lineage,
     open_nodes,
+    places,
     quota_shortage,
     worker_needs,
 )
@@ -75,7 +76,7 @@ def explain(picture: Picture) -> Why:
 
 def foresee(picture: Picture) -> Why | None:
     """What would keep a job waiting that is not submitted; None where it would start at once, as far as can be seen."""
-    for check in (_queue, _quota_for_ever, _never_fits, _quota, _short):
+    for check in (_queue, _unclaimed, _quota_for_ever, _never_fits, _quota, _short, _apart):
         found = check(picture)
         if found is not None:
             return found
@@ -165,6 +166,11 @@ def _pods(picture: Picture) -> Why | None:
     """What keeps pods from starting that have a place, or a claim that keeps them from getting one."""
     trouble: Trouble | None = pod_trouble(picture)
     return None if trouble is None else Why(reason=trouble.reason, message=trouble.message)
+
+
+def _unclaimed(picture: Picture) -> Why | None:
+    missing = next((name for name, claim in sorted(picture.claims.items()) if not claim), None)
+    return None if missing is None else Why(reason="claim", message=no_claim(missing))
 
 
 def _quota_for_ever(picture: Picture) -> Why | None:
@@ -285,6 +291,14 @@ def _nodes(picture: Picture) -> Why | None:
         return _in_turn(picture, "nodes-full", head, None)
     message = f"None of the {count(fit.nodes, 'node')} takes a worker of this job{_closed(closed)}."
     return Why(reason="nodes-closed", message=message)
+
+
+def _apart(picture: Picture) -> Why | None:
+    """What the scheduler has not said yet: too few nodes have a worker's devices free, as far as our own pods tell."""
+    for name, each in worker_needs(picture.job).items():
+        if is_device(name) and places(name, picture.job, _ground(picture), each=each) < picture.least:
+            return _fragmented(picture, name, {})
+    return None
 
 
 def _fragmented(picture: Picture, resource: str, closed: Mapping[str, int]) -> Why:

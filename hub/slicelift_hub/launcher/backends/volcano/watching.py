@@ -87,7 +87,7 @@ class Watching:
         if found is None:
             return None
         queues, nodes = self.cluster()
-        lines, held = self._overview()
+        lines, held = self.overview()
         return Picture(
             now=time.time(),
             job=found,
@@ -101,12 +101,8 @@ class Watching:
             held=held,
         )
 
-    def lines(self) -> dict[str, Line]:
-        """Our jobs of every namespace that is followed, by queue; at most a second old."""
-        return self._overview()[0]
-
-    def _overview(self) -> tuple[dict[str, Line], dict[str, dict[str, float]]]:
-        """(our jobs by queue, what our pods hold of each node); at most a second old."""
+    def overview(self) -> tuple[dict[str, Line], dict[str, dict[str, float]]]:
+        """(our jobs by queue, what our pods hold of each node), of all that is followed; at most a second old."""
         with self._lock:
             rooms, (made, lines, held) = list(self._rooms.values()), self._last
         if time.monotonic() - made < _OVERVIEW_SECONDS:
