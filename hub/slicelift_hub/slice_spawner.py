@@ -45,6 +45,12 @@ _SENTENCES = {
     "FailedMount": "A volume is not there yet: {message}",
     "FailedAttachVolume": "A volume is not there yet: {message}",
 }
+# a scheduler that works says something of a pod within a second or two
+_SILENT_SECONDS = 20.0
+_SILENT = (
+    f"Nothing in the cluster has said a word of the session for {_SILENT_SECONDS:.0f} s: Volcano or its webhook does not "
+    "react. Whoever runs the cluster must look; the start goes on by itself as soon as it does."
+)
 # an admin's settings that a profile adds to
 _BY_PROFILE = ("image", "extra_annotations", "extra_resource_limits", "extra_resource_guarantees")
 # of its state, what is ours: where a session is and by which token the culler asks it, which the hub forgets else
@@ -147,7 +153,7 @@ class SliceSpawner(ProfiledSpawner, KubeSpawner):  # type: ignore[misc]  # no ty
         """What the start is doing, one sentence a step."""
         if self._told.get("note"):
             yield {"progress": 0, "message": self._told["note"]}
-        async for step in super().progress():
+        async for step in _with_silence(super().progress()):
             yield {**step, "message": _sentence(step.get("raw_event") or {}) or step["message"]}
 
     def get_env(self) -> dict[str, str]:
@@ -222,6 +228,25 @@ def _not_here(namespace: str, why: str) -> SliceliftError:
     message = f"The cluster takes no session in the namespace {namespace}: {why}."
     hint = "Whoever runs the cluster must look at the namespace, its quota, and the hub's rights there."
     return Unavailable("session-refused", message, hint)
+
+
+async def _with_silence(steps: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    """The same steps, and that nobody in the cluster says anything where the first one is long in coming."""
+    first = asyncio.ensure_future(_next(steps))
+    try:
+        await asyncio.wait({first}, timeout=_SILENT_SECONDS)
+        if not first.done():
+            yield {"progress": 0, "message": _SILENT}
+        step = await first
+    finally:
+        first.cancel()
+    while step is not None:
+        yield step
+        step = await _next(steps)
+
+
+async def _next(steps: AsyncIterator[dict[str, Any]]) -> dict[str, Any] | None:
+    return await anext(steps, None)
 
 
 def _sentence(event: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,13 @@ class Person:
         """A session, once it answers."""
         assert (answer := self.begin(profile)).status_code in (201, 202), answer.text
         kit.wait_for(f"the session of {self.name}", self.is_ready, seconds=180)
+
+    def steps(self) -> Iterator[str]:
+        """What the page of a start says, as it comes, until the start is over."""
+        with self.http.stream("GET", f"/hub/api/users/{self.name}/server/progress") as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    yield str(json.loads(line.removeprefix("data: ")).get("message", ""))
 
     def is_ready(self) -> bool:
         """Whether the hub says that the session answers."""

@@ -37,7 +37,7 @@ presets:
     display_name: Small
     launcher: torchrun
     workers: 1
-    cluster: {cpu: 0.1, memory: 64Mi, shm: 16Mi, disk: 100Mi}
+    cluster: {cpu: 0.1, memory: 64Mi, shm: 16Mi, disk: 100Mi, topology: {mode: soft, highest_tier: 1}}
 """
 
 CONFIG = """\
@@ -58,6 +58,7 @@ Right = tuple[str, str, str]
 OF_THE_CLUSTER: set[Right] = {
     (SCHEDULING, "queues", "list"),
     (SCHEDULING, "queues", "watch"),
+    ("topology.volcano.sh", "hypernodes", "list"),
     *((CORE, "nodes", verb) for verb in ("get", "list", "watch")),
 }
 OF_A_NAMESPACE: set[Right] = {

@@ -18,6 +18,7 @@ import accounts
 import launching
 import pytest
 from bed import kit
+from bed.cluster import Cluster
 from bed.kit import Api
 from elsewhere import Place
 from members import Person, pod_of
@@ -175,6 +176,24 @@ def test_sessions_and_jobs_share_a_quota_and_what_is_taken_is_refused_at_once(
     assert anna.begin("slice-1g-10gb").status_code == 503
     api.custom.delete_namespaced_custom_object(*kit.BATCH, namespace, "jobs", "night")
     kit.wait_for("the slice to be free", lambda: "1 of 1 free." in anna.form(), seconds=60)
+
+
+@pytest.mark.drill
+def test_a_start_that_volcano_says_nothing_of_is_told_so_and_goes_on_once_it_does(
+    anna: Person, own_bed: Cluster, api: Api, namespace: str
+) -> None:
+    """Without Volcano's webhook a pod is made and nobody places it: there is no event of it at all."""
+    own_bed.stop("volcano-webhook-manager")
+    try:
+        assert anna.begin("cpu").status_code in (201, 202)
+        steps = anna.steps()
+        assert any("Volcano or its webhook does not react" in step for step in steps)
+        assert pod_of(api, namespace, "anna").spec.node_name is None
+    finally:
+        own_bed.start("volcano-webhook-manager")
+    assert any("A node has a place for the session." in step for step in steps)
+    kit.wait_for("the session", anna.is_ready, seconds=120)
+    anna.stop()
 
 
 def said(api: Api, namespace: str) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import launching
 import pytest
+from bed import kit
 from bed.kit import Api
+from elsewhere import Place
 from launching import Launcher
 from slicelift.models import Status
 
@@ -57,3 +61,21 @@ def test_a_job_that_is_cancelled_is_gone(launcher: Launcher, api: Api, namespace
     done = launcher.until(run, lambda view: view.status.terminal)
     assert done.status == Status.KILLED
     assert launching.running(api, namespace, run) == []
+
+
+def test_a_job_whose_wall_time_is_over_ends_with_its_pods(
+    api: Api, bed: Place, image: str, namespace: str, queue: str, tmp_path: Path
+) -> None:
+    """Volcano has none: the launcher ends the job, and says by which rule."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("rules:\n  - name: short\n    wall_seconds: 40\n")
+    more = f'c.Launcher.policy_file = "{policy}"\n'
+    words = {"namespace": namespace, "image": image, "more": more}
+    with launching.serving(tmp_path / "home", bed, **words) as launcher:
+        run = launcher.submit("import time\ntime.sleep(600)\n", workers=1, queue=queue)
+        launcher.until(run, lambda view: view.status == Status.RUNNING)
+        done = launcher.until(run, lambda view: view.status.terminal)
+    assert (done.status, done.reason) == (Status.KILLED, "wall time of rule short (40 s) is over")
+    assert launching.running(api, namespace, run) == []
+    found = api.custom.get_cluster_custom_object(*kit.SCHEDULING, "queues", queue)
+    assert str(found.get("status", {}).get("allocated", {}).get("cpu", "0")) in ("0", "0m")

@@ -17,6 +17,7 @@ from slicelift.backends.base import Proof
 from slicelift.errors import Conflict, Refused
 from slicelift.models import Status
 from slicelift_hub.launcher.backends.volcano.names import parse_handle
+from slicelift_profiles import presets
 
 
 def test_submitted_twice_it_is_one_job_and_every_field_is_as_it_was_written(
@@ -41,6 +42,23 @@ def test_submitted_twice_it_is_one_job_and_every_field_is_as_it_was_written(
     ).items
     assert [each.immutable for each in maps] == [True]
     assert "very" not in json.dumps(found)
+
+
+def test_the_platform_teams_template_is_taken_by_every_webhook(make_bench: Any) -> None:
+    """And the plan says which of its own choices defeat its purpose."""
+    shipped = make_bench(presets_file=str(presets.SHIPPED))
+    preset = presets.get("enterprise-ddp")
+    gang = {"workers": preset.workers, "gpus_per_worker": preset.gpus_per_worker, "preset": preset.name}
+    notes = shipped.backend.plan(shipped.spec(**gang), shipped.attempt())
+    (told,) = [note for note in notes if "RestartJob never fires" in note]
+    assert "--preset torchrun" in told
+    handle = shipped.submit(**gang)
+    _, name = parse_handle(handle)
+    found = shipped.custom("jobs", name)
+    written = shipped.backend.render(shipped.spec(**gang), shipped.attempt(name.removesuffix("-1")))
+    assert found["spec"] == written["spec"]
+    (task,) = found["spec"]["tasks"]
+    assert task["template"]["spec"]["restartPolicy"] == "OnFailure"
 
 
 @pytest.mark.parametrize("closed", [False, True])

@@ -24,6 +24,7 @@ from slicelift_hub.launcher.backends.volcano.sites import Site
 from slicelift_hub.launcher.backends.volcano.turn import duration
 from slicelift_hub.launcher.backends.volcano.waiting import Why, explain
 from slicelift_profiles import presets
+from slicelift_profiles.cluster import Topology
 
 
 @pytest.mark.parametrize(
@@ -195,6 +196,11 @@ def test_a_plan_says_what_would_keep_it_waiting_first(spec: JobSpec, site: Site)
     assert make_notes(spec, preset=presets.get("torchrun"), site=claimed, wait=wait) == [
         "It would wait: Queue team is full."
     ]
+    near = presets.get("torchrun")
+    near = replace(near, cluster=replace(near.cluster, topology=Topology(mode="hard", highest_tier=1)))
+    assert make_notes(spec, preset=near, site=claimed, wait=None) == []
+    (told,) = make_notes(spec, preset=near, site=claimed, wait=None, flat=True)
+    assert told.endswith("the cluster has no HyperNodes to tell which do: Volcano takes any.")
     elastic = replace(spec, min_workers=1)
     (told,) = make_notes(elastic, preset=presets.get("elastic"), site=claimed, wait=None)
     assert told.startswith("The gang starts as soon as 1 of its 2 workers have a place")

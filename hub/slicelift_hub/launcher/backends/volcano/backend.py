@@ -150,7 +150,8 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
         except NotFound as error:
             raise _no_namespace(job["metadata"]["namespace"], error) from error
         preset, site = self._preset(spec), self._site()
-        return make_notes(spec, preset=preset, site=site, wait=wait, unlimited=forgotten)
+        flat = preset.cluster.topology is not None and self._is_flat()
+        return make_notes(spec, preset=preset, site=site, wait=wait, unlimited=forgotten, flat=flat)
 
     def prepare(self, spec: JobSpec, attempt: Attempt) -> JobStatus | None:
         """Have the data of the job in the shared cache, fetched once for all who need it; see `preparing`."""
@@ -295,6 +296,16 @@ class Volcano(Configurable):  # type: ignore[misc]  # traitlets is typed in part
                 now=time.time(), job=made, queues=queues, nodes=nodes, lines=lines, held=held, claims=claims
             )
         )
+
+    def _is_flat(self) -> bool:
+        """Whether nobody has told the cluster which nodes lie close; False where that may not be looked at."""
+        try:
+            return not self._client.list(paths.hypernodes())[0]
+        except NotFound:
+            return True
+        except SliceliftError as error:
+            _log.debug("HyperNodes cannot be looked at: %s", error)
+            return False
 
     def _queues_hint(self) -> str:
         found = [row["name"] for row in self.capacity()["quotas"] if row["state"] == "Open"]

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 BATCH = "/apis/batch.volcano.sh/v1alpha1"
 SCHEDULING = "/apis/scheduling.volcano.sh/v1beta1"
+TOPOLOGY = "/apis/topology.volcano.sh/v1alpha1"
 CORE = "/api/v1"
 PLAIN_BATCH = "/apis/batch/v1"
 
@@ -58,6 +59,11 @@ def queues() -> str:
 def nodes(name: str = "") -> str:
     """Nodes, of the whole cluster."""
     return f"{CORE}/nodes" + (f"/{quote(name, safe='')}" if name else "")
+
+
+def hypernodes() -> str:
+    """HyperNodes, of the whole cluster."""
+    return f"{TOPOLOGY}/hypernodes"
 
 
 def _namespaced(group: str, namespace: str, kind: str, name: str) -> str:

@@ -22,9 +22,15 @@ def make_notes(
     site: Site,
     wait: Why | None,
     unlimited: Sequence[tuple[str, str]] = (),
+    flat: bool = False,
 ) -> list[str]:
-    """Sentences, the most telling first. `unlimited` as in `quotas`."""
+    """Sentences, the most telling first. `unlimited` as in `quotas`; `flat`: the cluster has no HyperNodes."""
     notes = [f"It would wait: {wait.message}"] if wait is not None else []
+    if flat and preset.cluster.topology is not None:
+        notes.append(
+            f"The preset {preset.name} wants nodes that lie close, and the cluster has no HyperNodes to tell which do: "
+            "Volcano takes any."
+        )
     notes += [_forgotten(resource, queue) for resource, queue in unlimited]
     return [*notes, *_doubts(spec, preset), *_missing(spec, site), *_image(spec, preset, site)]
 
