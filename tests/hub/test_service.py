@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import Any
 
 import httpx
 import pytest
-from slicelift.errors import Denied, NotFound, Unavailable
+from slicelift.errors import Denied, NotFound, Refused, Unavailable
 from slicelift.models import Status
 
 from tests.waiting import wait_for
@@ -156,3 +157,28 @@ def test_a_restart_of_the_hub_leaves_sessions_and_jobs_alone(
         assert (view.status, view.attempt) == (Status.RUNNING, 1)
     assert anna.http.get("/hub/home").url.path == "/hub/home", "signed in still"
     assert hub.launcher(token).cancel(annas_job.run_id).status is Status.KILLED
+
+
+def test_a_rule_for_a_group_holds_for_whom_the_hub_has_in_it(
+    make_hub: Any, tools: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """And another one for who is in no group; the launcher asks the hub, not the caller."""
+    policy = tmp_path_factory.mktemp("policy") / "policy.yaml"
+    policy.write_text(
+        "rules:\n  - {name: course, groups: [ml], max_jobs: 1}\n  - {name: others, presets: [elastic]}\n"
+    )
+    hub = make_hub()
+    hub.options += (f"--Launcher.policy_file={policy}",)
+    hub.start()
+    member, other = (
+        hub.launcher(hub.log_in(name).api.headers["Authorization"].split()[1]) for name in ("李雷", "ben")
+    )
+    view = tools.submit(member)
+    assert view.owner == "李雷"
+    for client, words in (
+        (member, "Rule course (policy.yaml:2) says max_jobs: 1"),
+        (other, "Rule others (policy.yaml:3) says presets: elastic"),
+    ):
+        with pytest.raises(Refused, match=re.escape(words)):
+            tools.submit(client)
+    member.cancel(view.run_id)
