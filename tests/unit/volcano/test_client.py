@@ -63,8 +63,15 @@ def test_a_server_that_is_away(tmp_path: Path, client: Client, server: Script) -
     path.write_text(
         (tmp_path / "kubeconfig").read_text().replace(server.url, "http://127.0.0.1:9"), encoding="utf-8"
     )
-    with pytest.raises(Unavailable, match="does not answer"):
-        Client(kubeconfig=str(path)).get("/x")
+    away = Client(kubeconfig=str(path))
+    with pytest.raises(Unavailable, match=r"does not answer: \[Errno 111\] Connection refused\."):
+        away.get("/x")
+    # somebody corrects the address
+    path.write_text((tmp_path / "kubeconfig").read_text(), encoding="utf-8")
+    server.say("GET", "/x", (200, item("a", 1)))
+    with pytest.raises(Unavailable):
+        away.get("/x")
+    assert away.get("/x")["metadata"]["name"] == "a"
 
 
 def test_a_kubeconfig_that_is_none(tmp_path: Path) -> None:

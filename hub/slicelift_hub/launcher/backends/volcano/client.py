@@ -134,7 +134,12 @@ class Client:
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            response = api.call_api(*request, _request_timeout=(_CONNECT_SECONDS, read_seconds)).response
+            try:
+                response = api.call_api(*request, _request_timeout=(_CONNECT_SECONDS, read_seconds)).response
+            except Exception:
+                # the kubeconfig may name another address or authority by now
+                self._renew(api)
+                raise
             if response.status == 401:
                 self._renew(api)
             if response.status >= 400:
@@ -148,7 +153,7 @@ class Client:
             return self._made
 
     def _renew(self, used: Any) -> None:
-        """The token of `used` is not accepted any more: its successor may lie where it came from."""
+        """With `used` nothing is reached, or its token is not accepted any more: the next may lie where it came from."""
         # of a file that is just being written nothing comes: the next refusal reads it again
         with self._lock, suppress(Exception):
             if self._made is used:
@@ -214,7 +219,7 @@ class _network_errors:  # noqa: N801 - reads as a function
             return
         raise Unavailable(
             "cluster-away",
-            f"The cluster's API server does not answer: {_first_line(error)}.",
+            f"The cluster's API server does not answer: {_first_line(_cause(error))}.",
             "Jobs go on meanwhile; the launcher tries again.",
         ) from error
 
@@ -301,6 +306,13 @@ def _decode(raw: bytes) -> Answer:
     except ValueError:
         return {"message": raw[:300].decode("utf-8", "replace")}
     return found if isinstance(found, dict) else {}
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first of a chain: the client's own exception for a certificate or a closed port is "(0)"."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
 
 
 def _first_line(error: BaseException) -> str:
