@@ -328,13 +328,28 @@ def fate(active: list[RunView], keep_jobs: bool) -> str:
     """What became of the jobs, in a sentence."""
     if not active:
         return "No job was running."
-    names = ", ".join(f"{view.run_id} ({view.name})" for view in active[:5])
-    more = f" and {len(active) - 5} more" if len(active) > 5 else ""
     if keep_jobs:
-        return (
-            f"{plural(len(active), 'job')} left to go on: {names}{more}; the next `slicelift up` finds them."
+        return f"{plural(len(active), 'job')} left to go on: {_named(active)}; the next `slicelift up` finds them."
+    # those in a cluster's queue end, too, and from here they look like those that nobody has taken yet
+    waited = [view for view in active if view.status is Status.WAITING]
+    ended = [view for view in active if view.status is not Status.WAITING]
+    told = []
+    if ended:
+        told.append(
+            f"{plural(len(ended), 'job')} ended: {_named(ended)}. Once it is up again: slicelift retry RUN."
         )
-    return f"{plural(len(active), 'job')} ended: {names}{more}. Once it is up again: slicelift retry RUN."
+    if waited:
+        told.append(
+            f"{plural(len(waited), 'job')} still waited: {_named(waited)}. The next `slicelift up` starts them, but for "
+            "those that a cluster had in its queue, which have ended."
+        )
+    return " ".join(told)
+
+
+def _named(views: list[RunView]) -> str:
+    """Some of them by id and name, and how many more."""
+    more = f" and {len(views) - 5} more" if len(views) > 5 else ""
+    return ", ".join(f"{view.run_id} ({view.name})" for view in views[:5]) + more
 
 
 def program() -> str:

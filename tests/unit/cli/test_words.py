@@ -12,6 +12,7 @@ from slicelift.cli.metrics import metrics_line, rank_table
 from slicelift.cli.outcomes import summary
 from slicelift.cli.printing import ago, table, width
 from slicelift.cli.sentences import next_step
+from slicelift.cli.standing import fate
 from slicelift.figures import duration, exact, number
 from slicelift.findings import counted, finding_lines
 from slicelift.models import Failure, ModelVersionView, Status, StatusChange, size_text
@@ -261,3 +262,15 @@ def test_the_answer_for_scripts() -> None:
     failed = summary(replace(RUN, status=Status.FAILED, failure=Failure(message="m", cell=1, line=2)))
     assert (failed["model_name"], failed["model_version"]) == (None, None)
     assert (failed["failure"]["cell"], failed["failure"]["line"]) == (1, 2)
+
+
+def test_what_became_of_the_jobs_when_all_is_stopped() -> None:
+    """Those that waited on this machine start with the next launcher: they have not ended."""
+    running, waiting = replace(RUN, status=Status.RUNNING), replace(RUN, run_id="r-b", status=Status.WAITING)
+    assert fate([], keep_jobs=False) == "No job was running."
+    told = fate([running, waiting], keep_jobs=False)
+    assert told.startswith(
+        f"1 job ended: {RUN.run_id} ({RUN.name}). Once it is up again: slicelift retry RUN."
+    )
+    assert "1 job still waited: r-b" in told
+    assert fate([running] * 6, keep_jobs=True).endswith("and 1 more; the next `slicelift up` finds them.")
