@@ -183,8 +183,8 @@ def test_a_start_that_volcano_says_nothing_of_is_told_so_and_goes_on_once_it_doe
     anna: Person, own_bed: Cluster, api: Api, namespace: str
 ) -> None:
     """Without Volcano's webhook a pod is made and nobody places it: there is no event of it at all."""
-    own_bed.stop("volcano-webhook-manager")
     try:
+        own_bed.stop("volcano-webhook-manager")
         assert anna.begin("cpu").status_code in (201, 202)
         steps = anna.steps()
         assert any("Volcano or its webhook does not react" in step for step in steps)

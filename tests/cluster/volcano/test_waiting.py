@@ -345,8 +345,8 @@ def test_a_plugin_that_cannot_do_its_work(bench: Any, api: Api, nodes: Any, no_s
 def test_the_webhook_is_down(bench: Any, own_bed: Cluster, nodes: Any) -> None:
     nodes(1)
     spec, attempt = bench.spec(), bench.attempt()
-    own_bed.stop("volcano-webhook-manager")
     try:
+        own_bed.stop("volcano-webhook-manager")
         notes = bench.backend.plan(spec, attempt)
         assert notes[0].startswith(
             "It would wait: The cluster cannot take jobs: its webhook mutatejob.volcano.sh does not answer"
@@ -364,8 +364,8 @@ def test_the_webhook_is_down(bench: Any, own_bed: Cluster, nodes: Any) -> None:
 @pytest.mark.drill
 def test_the_scheduler_is_down(bench: Any, own_bed: Cluster, nodes: Any) -> None:
     nodes(1)
-    own_bed.stop("volcano-scheduler")
     try:
+        own_bed.stop("volcano-scheduler")
         handle = bench.submit()
         found = bench.wait_reason(handle, "scheduler-silent", seconds=60)
         assert found.message.startswith("Volcano's scheduler says nothing of this job")
@@ -377,8 +377,8 @@ def test_the_scheduler_is_down(bench: Any, own_bed: Cluster, nodes: Any) -> None
 @pytest.mark.drill
 def test_the_controller_is_down(bench: Any, own_bed: Cluster, nodes: Any) -> None:
     nodes(1)
-    own_bed.stop("volcano-controller")
     try:
+        own_bed.stop("volcano-controller")
         handle = bench.submit()
         found = bench.wait_reason(handle, "controller-silent", seconds=60)
         assert found.message.startswith("Volcano's controller has made nothing of the job")
