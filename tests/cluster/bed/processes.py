@@ -215,7 +215,7 @@ def _is_ours(pid: int, run: Path) -> bool:
     """Alive, no zombie, and marked with this bed: a number that was used again is not."""
     try:
         mark = f"{MARK}={run}".encode()
-        return mark in _environment(pid).split(b"\0")
+        return mark in _environ_of(pid).split(b"\0")
     except OSError:
         return False
 
@@ -226,13 +226,13 @@ def _lives(pid: int, run: Path) -> bool:
         if _is_ours(pid, run):
             return True
         with contextlib.suppress(OSError):  # gone in this very moment
-            if _state(pid) in ("", "Z") or _environment(pid):
+            if _state(pid) in ("", "Z") or _environ_of(pid):
                 return False
         time.sleep(0.01)
     return False
 
 
-def _environment(pid: int) -> bytes:
+def _environ_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
 
 
