@@ -24,9 +24,12 @@ def make_notes(
     unlimited: Sequence[tuple[str, str]] = (),
     flat: bool = False,
 ) -> list[str]:
-    """Sentences, the most telling first. `unlimited` as in `quotas`; `flat`: the cluster has no HyperNodes."""
+    """Sentences, the most telling first. `unlimited` as in `quotas`.
+
+    `flat`: the preset wants nodes that lie close, and the cluster has no HyperNodes.
+    """
     notes = [f"It would wait: {wait.message}"] if wait is not None else []
-    if flat and preset.cluster.topology is not None:
+    if flat:
         notes.append(
             f"The preset {preset.name} wants nodes that lie close, and the cluster has no HyperNodes to tell which do: "
             "Volcano takes any."
